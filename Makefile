@@ -6,7 +6,7 @@ CARGO ?= cargo
 .DEFAULT_GOAL := help
 NEXTEST := scripts/tool cargo-nextest nextest run --release --workspace --locked
 # The Rust tests for which the engine can make a difference.
-ON_DOCKER ?= package(isolator) & binary(it) & test(/^(cli|execute_code|files|images|package_sets|pool|preload|sandbox|warm_starts)::/)
+ON_DOCKER ?= package(isolator) & binary(it) & test(/^(cli|execute_code|images|package_sets|pool|preload|sandbox|warm_starts)::/)
 TIMED := scripts/timed
 # Newer compilers have new warnings. They must not fail what has passed before, so warnings are errors for this version only.
 WARNINGS = $(if $(findstring rustc 1.95.,$(shell rustc --version)),-D warnings)

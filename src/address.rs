@@ -12,7 +12,7 @@ pub enum ListenAddress {
     At(SocketAddr),
 }
 
-/// Why a text is no such address.
+/// A text that is no such address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
     /// It is a URL.

@@ -1,10 +1,10 @@
-//! What changes as a whole while others use it: whoever takes it keeps what it was then.
+//! A value that is replaced as a whole while others use it: a user keeps the version that it has taken.
 
 use std::sync::Arc;
 
 use tokio::sync::watch;
 
-/// The newest version of a thing; cheap to clone.
+/// The newest version of a value; cheap to clone.
 #[derive(Debug)]
 pub(crate) struct Current<T>(Arc<watch::Sender<Arc<T>>>);
 
@@ -15,17 +15,17 @@ impl<T> Clone for Current<T> {
 }
 
 impl<T> Current<T> {
-    /// The first version.
+    /// A value with its first version.
     pub(crate) fn new(first: T) -> Self {
         Self(Arc::new(watch::Sender::new(Arc::new(first))))
     }
 
-    /// The version of this moment.
+    /// The newest version.
     pub(crate) fn get(&self) -> Arc<T> {
         Arc::clone(&self.0.borrow())
     }
 
-    /// Puts another version in its place, for whoever comes from now on.
+    /// Replaces it. Users that have the version before keep that.
     pub(crate) fn set(&self, next: T) {
         self.0.send_replace(Arc::new(next));
     }

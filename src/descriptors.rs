@@ -1,4 +1,4 @@
-//! How many file descriptors this process can have, and how many of them sandboxes leave for connections.
+//! The file descriptors of this process: how many it can have, and how many of them sandboxes leave for connections.
 //!
 //! Each connection takes one, and a sandbox of the embedded engine several. If connections took the last one, no sandbox
 //! could be made and no health check answered.
@@ -9,7 +9,7 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::config::{Config, Language};
 
-/// For everything that is there once: standard streams, queues of events, signals, launchers, calls to the engine.
+/// For everything that exists once: standard streams, event queues, signals, launchers, calls to the engine.
 const OWN: usize = 64;
 
 /// For each sandbox. One of the embedded engine takes five, with what is open while it is made or runs.
@@ -18,22 +18,22 @@ const OF_SANDBOX: usize = 6;
 /// For the listener for operators and its connections, if there is one.
 const OF_OPERATORS: usize = 40;
 
-/// Connections that are served in any case, or nobody could call.
+/// Connections that are served in any case, or no client could call.
 const LEAST_CONNECTIONS: usize = 16;
 
-/// What the descriptors are for.
+/// The use of the descriptors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Plan {
-    /// How many there can be.
+    /// The limit of this process.
     pub(crate) limit: usize,
-    /// What all sandboxes of the configuration need, and the process itself.
+    /// The number that all sandboxes of the configuration and the process itself need.
     pub(crate) needed: usize,
-    /// What is left for connections, at most the configured number.
+    /// The number left for connections, at most the configured one.
     pub(crate) connections: usize,
 }
 
 impl Plan {
-    /// For a configuration, in this process.
+    /// The plan for a configuration, in this process.
     pub(crate) fn new(config: &Config) -> Self {
         let limit = getrlimit(Resource::Nofile).current;
         let limit = limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn connections_get_what_sandboxes_leave() {
+    fn connections_get_the_descriptors_that_sandboxes_leave() {
         for (limit, sandboxes, connections) in [
             (1024, 16, 864),
             (256, 16, 96),

@@ -13,7 +13,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// What tells secrets apart without telling them: the beginning of the SHA-256.
+/// A short identifier of a secret that does not reveal it: the beginning of its SHA-256.
 pub(crate) fn short_digest(secret: &str) -> String {
     hex(&Sha256::digest(secret)[..8])
 }

@@ -10,25 +10,24 @@
 //! - `images` builds the language images.
 //! - `local_socket` is where a server answers commands of its own user.
 //! - [`log`] writes the log.
-//! - `mcp` is what MCP clients see: the server, its tools and resources, progress and change notifications.
-//! - `metrics` counts calls, and tells operators what there is and what has happened.
-//! - `packages` resolves, builds and keeps sets of packages; `requirement` reads what can be asked for.
-//! - `policy` finds what the operator forbids in a program, before it runs.
-//! - `descriptors` plans how many files the process can have open; `reread` notices changes of files.
+//! - `mcp` serves MCP clients: the server, its tools and resources, progress and change notifications.
+//! - `metrics` counts calls, and shows operators metrics and the status of the server.
+//! - `packages` resolves, builds and stores sets of packages; `requirement` parses requirements.
+//! - `policy` checks programs against the rules of the operator, before they run.
+//! - `descriptors` plans how many files the process can have open; `reread` reads files again when they change.
 //! - `request` turns the arguments of a call into a request that can run in a sandbox.
-//! - `result` turns the outcome of a run into an answer, and keeps what callers read later.
+//! - `result` turns the outcome of a run into an answer, and keeps results that callers read later.
 //! - `sessions` keeps the sandboxes that live on between the calls of a client.
 //! - `transport` carries MCP messages: standard input and output, or HTTP.
 //!
-//! The life of a call: a transport receives it, `mcp::server` passes it to `mcp::calls`, `request` resolves its
-//! arguments, `policy` checks the program, `isolator_pool` runs it in a sandbox, and `result` and
-//! `mcp::tool_result` write the answer. A call that names a session takes it from `sessions`, and
-//! `request::in_session` resolves its arguments. The crate `isolator_bench` measures all of this from
-//! outside.
+//! The life of a call: a transport receives it, `mcp::server` passes it to `mcp::answers`, and `calls` serves it: `request` makes a
+//! job of its arguments, `policy` checks the program, and `isolator_pool` runs it in a sandbox, or in one of `sessions`.
+//! `mcp::render` writes the answer. The crate `isolator_bench` measures all of this from outside.
 
 pub mod address;
 pub mod app;
 mod audit;
+mod calls;
 pub mod commands;
 pub mod config;
 mod current;

@@ -1,7 +1,7 @@
 //! The log: where it goes, and how its lines are written.
 //!
-//! Callers, programs, images and engines choose a part of what is logged, and the libraries that log it don't all escape it.
-//! So every value is escaped here, where none can be forgotten: nobody can forge a line, or send a terminal a command.
+//! Callers, programs, images and engines choose a part of the logged values, and not all libraries that log them escape them.
+//! So every value is escaped here, where none can be forgotten: no value can forge a line, or control a terminal.
 
 use std::fmt::{self, Write as _};
 use std::io::{self, IsTerminal as _, Write};
@@ -21,7 +21,7 @@ use tracing_subscriber::fmt::format::{Format, Json, JsonFields, Writer};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
-/// How lines of the log are written.
+/// The format of the log.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum LogFormat {
     /// For people
@@ -31,20 +31,20 @@ pub enum LogFormat {
     Json,
 }
 
-/// Puts another filter in the place of that of this process.
+/// Replaces the filter of this process.
 type SetFilter = Box<dyn Fn(EnvFilter) + Send + Sync>;
 
 static SET_FILTER: OnceLock<SetFilter> = OnceLock::new();
 
-/// The filter for these lines of our own modules and more important ones, unless `RUST_LOG` has another.
+/// The filter for lines of our own modules at this level and above, unless `RUST_LOG` has another.
 fn filter(level: &str) -> EnvFilter {
-    // These modules log each error answer, with an identifier of any length, and each answer that nobody waits for.
+    // These modules log each error answer, with an identifier of any length, and each answer to a cancelled request.
     const OF_CLIENTS: &str = "rmcp=error,rmcp::service=off";
     let usual = format!("warn,{OF_CLIENTS},isolator={level},isolator_pool={level}");
     EnvFilter::try_from_default_env().unwrap_or_else(|_| usual.into())
 }
 
-/// Writes lines of this level and more important ones from now on.
+/// Writes lines at this level and above from now on.
 pub(crate) fn set_level(level: &str) {
     if let Some(set) = SET_FILTER.get() {
         set(filter(level));
@@ -60,7 +60,7 @@ pub fn to_stderr(level: &str, format: LogFormat) {
         .with_writer(move || Lines { output: io::stderr().lock(), losses: &LOSSES, format })
         .with_ansi(io::stderr().is_terminal() && format == LogFormat::Text)
         .log_internal_errors(false);
-    // It fails only if there is no subscriber anymore, or it is set elsewhere, and it is set once.
+    // Reloading fails only without a subscriber, and setting only if it was set before. Both never happen.
     let set: SetFilter = match format {
         LogFormat::Text => {
             let log = log.fmt_fields(Fields).with_filter_reloading();
@@ -82,25 +82,25 @@ pub fn to_stderr(level: &str, format: LogFormat) {
 /// Lines that could not be written.
 #[derive(Debug)]
 struct Losses {
-    /// Those that the log does not tell of yet.
-    untold: AtomicU64,
+    /// Those that the log has not reported yet.
+    unreported: AtomicU64,
     /// Whether a part of the last one was written.
     is_cut: AtomicBool,
 }
 
 impl Losses {
     const fn none() -> Self {
-        Self { untold: AtomicU64::new(0), is_cut: AtomicBool::new(false) }
+        Self { unreported: AtomicU64::new(0), is_cut: AtomicBool::new(false) }
     }
 }
 
 static LOSSES: Losses = Losses::none();
 
-/// What is wrong with the log of this process, for those who can't read it there.
+/// The problem with the log of this process, if it has one: operators can't read it there.
 pub(crate) fn problem() -> Option<String> {
-    let untold = LOSSES.untold.load(Ordering::Relaxed);
-    if untold > 0 {
-        return Some(format!("the log can't be written, and {untold} line(s) of it are lost"));
+    let unreported = LOSSES.unreported.load(Ordering::Relaxed);
+    if unreported > 0 {
+        return Some(format!("the log can't be written, and {unreported} line(s) of it are lost"));
     }
     let found = rustix::fs::fstat(io::stderr()).ok()?;
     let is_file = FileType::from_raw_mode(found.st_mode).is_file();
@@ -111,7 +111,7 @@ pub(crate) fn problem() -> Option<String> {
     })
 }
 
-/// Writes lines of the log, and how many were lost before one of them.
+/// Writes lines of the log, and before a line the number of those that were lost.
 struct Lines<W> {
     output: W,
     losses: &'static Losses,
@@ -119,17 +119,17 @@ struct Lines<W> {
 }
 
 impl<W: Write> Write for Lines<W> {
-    /// A whole line, which is lost if it can't be written.
+    /// Writes a whole line, which is lost if it can't be written.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        let untold = self.losses.untold.load(Ordering::Relaxed);
+        let unreported = self.losses.unreported.load(Ordering::Relaxed);
         let mut whole = Vec::new();
-        if untold > 0 {
+        if unreported > 0 {
             if self.losses.is_cut.load(Ordering::Relaxed) {
                 whole.push(b'\n');
             }
-            whole.extend(self.format.lost(untold).bytes());
+            whole.extend(self.format.lost(unreported).bytes());
         }
-        let told = whole.len();
+        let reported = whole.len();
         whole.extend(line);
         let mut written = 0;
         let ended = loop {
@@ -143,14 +143,14 @@ impl<W: Write> Write for Lines<W> {
                 Err(_) => break false,
             }
         };
-        if told > 0 && written >= told {
-            self.losses.untold.fetch_sub(untold, Ordering::Relaxed);
+        if reported > 0 && written >= reported {
+            self.losses.unreported.fetch_sub(unreported, Ordering::Relaxed);
         }
         if !ended {
-            self.losses.untold.fetch_add(1, Ordering::Relaxed);
+            self.losses.unreported.fetch_add(1, Ordering::Relaxed);
         }
         if written > 0 || ended {
-            self.losses.is_cut.store(!ended && written != told, Ordering::Relaxed);
+            self.losses.is_cut.store(!ended && written != reported, Ordering::Relaxed);
         }
         Ok(line.len())
     }
@@ -161,7 +161,7 @@ impl<W: Write> Write for Lines<W> {
 }
 
 impl LogFormat {
-    /// The line that says how many were lost.
+    /// The line with the number of lost lines.
     fn lost(self, lines: u64) -> String {
         let (time, target) = (format_rfc3339_micros(SystemTime::now()), module_path!());
         let message = "lines of the log could not be written and are lost";
@@ -175,8 +175,8 @@ impl LogFormat {
     }
 }
 
-/// Writes events as JSON, each on its line, with their special characters escaped as JSON escapes them. What is special to a
-/// terminal but not to JSON would be left as it is otherwise.
+/// Writes events as JSON, each on its line. Characters that are special to a terminal but not to JSON are escaped, too, as JSON
+/// escapes them.
 struct JsonLines(Format<Json>);
 
 impl JsonLines {
@@ -202,7 +202,7 @@ where
     }
 }
 
-/// The same for a launcher, whose lines its server puts into its own log.
+/// Writes the log of a launcher to standard error, which its server copies into its own log.
 pub fn of_launcher_to_stderr(filter: &str) {
     tracing_subscriber::fmt()
         .fmt_fields(Fields)
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_logged_stays_in_its_line() {
+    fn logged_values_stay_in_their_line() {
         let kept = Kept::default();
         let writer = kept.clone();
         let log = tracing_subscriber::fmt()
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_of_json_has_all_that_was_logged_and_nothing_special() {
+    fn a_line_of_json_has_all_values_without_special_characters() {
         let kept = Kept::default();
         let writer = kept.clone();
         let log = tracing_subscriber::fmt()
@@ -321,7 +321,7 @@ mod tests {
         assert_eq!(read["spans"][0]["of"], forged, "{line}");
     }
 
-    /// An output with room for so many bytes.
+    /// An output with room for a number of bytes.
     struct Small<'a>(&'a mut Vec<u8>, usize);
 
     impl Write for Small<'_> {
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn the_log_says_how_many_of_its_lines_are_lost() {
+    fn the_log_reports_how_many_lines_are_lost() {
         static OF_TEST: Losses = Losses::none();
         let mut written = Vec::new();
         let mut write = |room, line: &str| {

@@ -1,12 +1,12 @@
-//! What can be asked for: the name of a package, and which versions of it.
+//! Requirements: the name of a package, and which versions of it.
 //!
-//! Requirements come from callers, from programs and from the configuration, and end up as the input of tools that
-//! understand far more than names: addresses, paths, options, other names. So only a small part of what they understand is
-//! let through, and it is written anew from what was understood.
+//! Requirements come from callers, from programs and from the configuration, and become the input of tools that also
+//! understand addresses, paths, options and other names. So only names and versions are accepted, and the tools get a text that is
+//! written from the parsed requirement.
 
 mod marker;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr as _;
 use std::sync::LazyLock;
@@ -23,6 +23,9 @@ pub(crate) const LONGEST: usize = 300;
 
 /// Most requirements of one set, also of one that several sets make up.
 pub(crate) const MOST: usize = 500;
+
+/// Most requirements of a program that a note repeats.
+pub(crate) const MOST_SHOWN: usize = 10;
 
 /// A package that is asked for, and its versions.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -48,33 +51,50 @@ impl fmt::Display for Requirement {
     }
 }
 
-/// What is asked for in one set.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+/// The requirements of one set.
+#[derive(Debug, Clone)]
 pub(crate) struct Recipe {
     /// The interpreter that imports the packages.
     pub interpreter: Interpreter,
     /// The requirements, sorted, each once.
     pub requirements: Vec<Requirement>,
-    /// What is settled already, because a set that is a part of it has a lock.
+    /// The versions and files that are settled already, because a set that is a part of it has a lock.
     pub pins: Pins,
 }
 
-/// What the locks of several sets settle for the set that they become together.
-#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+/// The versions and files that the locks of several sets settle for the set that they become together.
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Pins {
     /// The sets with locks, by their names, and the hash of each lock.
     pub locks: BTreeMap<String, String>,
     /// The requirements of these sets.
-    pub settled: BTreeSet<String>,
-    /// The version of each package, by its name. Of npm, those that are there in one version only, and what is asked for.
+    pub settled: Vec<String>,
+    /// The version of each package, by its name. For npm, those with only one version, and those that are asked for.
     pub versions: BTreeMap<String, String>,
-    /// Of npm, the versions of what a package, with its own version, depends on, if there are several.
-    pub inside: BTreeMap<(String, String), BTreeMap<String, String>>,
-    /// The hashes of a package's files, by its name and version.
-    pub hashes: BTreeMap<(String, String), BTreeSet<String>>,
+    /// For npm, the versions of the dependencies of a package, as `name@version`, if there are several.
+    pub inside: BTreeMap<String, BTreeMap<String, String>>,
+    /// The packages of the locks with the hashes of their files.
+    pub hashes: Vec<PinnedFiles>,
+}
+
+/// A package with the hashes of its files.
+#[derive(Debug, Clone)]
+pub(crate) struct PinnedFiles {
+    /// Its name.
+    pub name: String,
+    /// Its version.
+    pub version: String,
+    /// The hashes.
+    pub hashes: Vec<String>,
 }
 
 impl Pins {
+    /// The hashes of the files of a package, if a lock has it.
+    pub(crate) fn hashes_of(&self, name: &str, version: &str) -> Option<&[String]> {
+        let pinned = self.hashes.iter().find(|it| it.name == name && it.version == version)?;
+        Some(&pinned.hashes)
+    }
+
     /// The sets with locks, for people.
     pub(crate) fn sets(&self) -> String {
         self.locks.keys().map(String::as_str).collect::<Vec<_>>().join(", ")
@@ -82,7 +102,7 @@ impl Pins {
 }
 
 impl Recipe {
-    /// What all these requirements ask for together.
+    /// The recipe of all these requirements together.
     ///
     /// # Errors
     ///
@@ -91,7 +111,7 @@ impl Recipe {
         interpreter: Interpreter,
         mut requirements: Vec<Requirement>,
     ) -> Result<Self, BadRequirement> {
-        requirements.sort();
+        requirements.sort_unstable();
         requirements.dedup();
         match requirements.len() {
             0 => Err(BadRequirement::new("there are no requirements: name a package")),
@@ -109,7 +129,7 @@ impl Recipe {
     }
 }
 
-/// What is wrong with a requirement, in a sentence for whoever wrote it.
+/// A requirement that can't be used, with a sentence for its author.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct BadRequirement(String);
@@ -124,7 +144,7 @@ impl BadRequirement {
 ///
 /// # Errors
 ///
-/// When it is none, or asks for something else than versions of a package from the index.
+/// When it can't be read, or asks for something else than versions of a package from the index.
 pub(crate) fn parse(interpreter: Interpreter, text: &str) -> Result<Requirement, BadRequirement> {
     let example = example(interpreter);
     if text.len() > LONGEST {
@@ -152,7 +172,7 @@ pub(crate) fn parse(interpreter: Interpreter, text: &str) -> Result<Requirement,
         Interpreter::Python => python(text),
         Interpreter::Node => node(text),
     };
-    parsed.map_err(|reason| {
+    parsed.map_err(|BadRequirement(reason)| {
         BadRequirement(format!("{} is not a requirement: {reason}; write {example}", quoted(text)))
     })
 }
@@ -164,7 +184,7 @@ const fn example(interpreter: Interpreter) -> &'static str {
     }
 }
 
-/// What a requirement asks for, if that is something else than a package of the index.
+/// The reason why a requirement asks for something else than a package of the index, if it does.
 fn elsewhere(interpreter: Interpreter, text: &str) -> Option<&'static str> {
     let lower = text.to_ascii_lowercase();
     // `npm:`, `git+ssh:`, `github:`; no version and no name of a package has a colon.
@@ -199,7 +219,7 @@ fn elsewhere(interpreter: Interpreter, text: &str) -> Option<&'static str> {
     (interpreter == Interpreter::Python && text.contains('@')).then_some("says where a package is")
 }
 
-/// The name of a package of Python in the one spelling that all others of it have.
+/// The normalised name of a package of Python: the same for all spellings.
 pub(crate) fn normalised_python(name: &str) -> String {
     let mut normalised = String::with_capacity(name.len());
     for c in name.chars() {
@@ -224,11 +244,12 @@ static PYTHON: LazyLock<Regex> = LazyLock::new(|| {
     )
 });
 
-/// What is between a requirement of Python and its marker.
+/// The separator between a requirement of Python and its marker.
 const MARKER: &str = " ; ";
 
-fn python(text: &str) -> Result<Requirement, String> {
-    let found = PYTHON.captures(text).ok_or("it does not begin with the name of a package")?;
+fn python(text: &str) -> Result<Requirement, BadRequirement> {
+    let no_name = || BadRequirement::new("it does not begin with the name of a package");
+    let found = PYTHON.captures(text).ok_or_else(no_name)?;
     let part = |name| found.name(name).map_or("", |part| part.as_str().trim());
     let name = normalised_python(part("name"));
     let mut extras = Vec::new();
@@ -239,30 +260,33 @@ fn python(text: &str) -> Result<Requirement, String> {
                 && extra.ends_with(|c: char| c.is_ascii_alphanumeric())
                 && !extra.contains(char::is_whitespace);
             if !is_name {
-                return Err(format!("{} is not the name of an extra", quoted(extra)));
+                let message = format!("{} is not the name of an extra", quoted(extra));
+                return Err(BadRequirement(message));
             }
             extras.push(normalised_python(extra));
         }
     }
-    extras.sort();
+    extras.sort_unstable();
     extras.dedup();
     let versions = part("versions");
     // The older form with parentheses.
     let inner = versions.strip_prefix('(').and_then(|versions| versions.strip_suffix(')'));
-    let versions = VersionSpecifiers::from_str(inner.unwrap_or(versions).trim())
-        .map_err(|error| error.to_string().lines().next().unwrap_or_default().to_owned())?;
+    let versions =
+        VersionSpecifiers::from_str(inner.unwrap_or(versions).trim()).map_err(|error| {
+            BadRequirement::new(error.to_string().lines().next().unwrap_or_default())
+        })?;
     let marker = part("marker");
-    // Whether it is one does not depend on the machine.
+    // Any machine will do, to see whether it is a marker.
     let any = Machine { python: Some("3.13.0".to_owned()), processor: Some(String::new()) };
     if found.name("marker").is_some() && marker::evaluate(marker, &any).is_none() {
-        return Err("its marker, after the semicolon, can't be read".to_owned());
+        return Err(BadRequirement::new("its marker, after the semicolon, can't be read"));
     }
     let mut text = name.clone();
     if !extras.is_empty() {
         text.push_str(&format!("[{}]", extras.join(",")));
     }
     let mut versions: Vec<String> = versions.iter().map(ToString::to_string).collect();
-    versions.sort();
+    versions.sort_unstable();
     text.push_str(&versions.join(","));
     if !marker.is_empty() {
         text.push_str(MARKER);
@@ -289,7 +313,7 @@ static NODE_TAG: LazyLock<Regex> = LazyLock::new(|| regex(r"^[A-Za-z][A-Za-z0-9.
 /// Longest name that npm allows.
 const LONGEST_NODE_NAME: usize = 214;
 
-fn node(text: &str) -> Result<Requirement, String> {
+fn node(text: &str) -> Result<Requirement, BadRequirement> {
     // The first character may be the one of a scope.
     let at = text.char_indices().skip(1).find(|(_, c)| *c == '@').map(|(at, _)| at);
     let (name, versions) = match at {
@@ -297,11 +321,12 @@ fn node(text: &str) -> Result<Requirement, String> {
         None => (text, "*"),
     };
     if !is_node_name(name) {
-        return Err(format!("{} is not the name of a package", quoted(name)));
+        return Err(BadRequirement(format!("{} is not the name of a package", quoted(name))));
     }
     let versions = versions.split_whitespace().collect::<Vec<_>>().join(" ");
     if !NODE_RANGE.is_match(&versions) && !NODE_TAG.is_match(&versions) {
-        return Err(format!("{} is neither versions nor the name of one", quoted(&versions)));
+        let message = format!("{} is neither versions nor the name of one", quoted(&versions));
+        return Err(BadRequirement(message));
     }
     Ok(Requirement { name: name.to_owned(), text: format!("{name}@{versions}") })
 }
@@ -317,6 +342,15 @@ fn regex(pattern: &str) -> Regex {
     Regex::new(pattern).expect("a constant pattern is valid")
 }
 
+/// Requirements of a program, for people.
+pub(crate) fn shown(texts: &[String]) -> String {
+    let mut shown: Vec<&str> = texts.iter().take(MOST_SHOWN).map(String::as_str).collect();
+    if texts.len() > MOST_SHOWN {
+        shown.push("…");
+    }
+    shown.join(", ").chars().filter(|c| !c.is_control()).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -328,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn what_means_the_same_is_written_the_same() {
+    fn equal_requirements_have_one_spelling() {
         for (given, expected) in [
             ("humanize", "humanize"),
             ("  Humanize == 4.* ", "humanize==4.*"),
@@ -355,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_no_package_of_the_index_is_refused_with_the_reason() {
+    fn requirements_from_elsewhere_are_refused_with_the_reason() {
         for (given, reason) in [
             ("", "is empty"),
             ("-e .", "is an option"),
@@ -416,12 +450,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_let_through_is_one_harmless_line(given in "[ -~\\n]{0,40}") {
+        fn accepted_requirements_are_one_harmless_line(given in "[ -~\\n]{0,40}") {
             for interpreter in [Interpreter::Python, Interpreter::Node] {
                 if let Ok(found) = parse(interpreter, &given) {
                     prop_assert!(!found.text.starts_with('-') && !found.text.contains(['\n', '#', '\\', '$']));
                     prop_assert!(!found.text.contains("://"));
-                    // It means the same when it is read again.
+                    // It is read as the same requirement again.
                     let again = parse(interpreter, &found.text);
                     prop_assert_eq!(again, Ok(found));
                 }

@@ -1,7 +1,7 @@
-//! Files that are read again when they change, and how a change is noticed.
+//! Files that are read again when they change.
 //!
-//! Size and modification time don't tell: `cp -p` and `rsync -t` keep both, and so may a link that is switched to another
-//! folder. The time of the last status change can't be set by anybody, and device and inode tell files apart behind a link.
+//! Size and modification time are not enough: `cp -p` and `rsync -t` keep both, and so may a link that is switched to another
+//! folder. No user can set the time of the last status change, and device and inode distinguish files behind a link.
 
 use std::fs::{self, File, Metadata};
 use std::io::{self, Read as _};
@@ -14,7 +14,7 @@ use sha2::{Digest as _, Sha256};
 /// Largest file, in bytes.
 const MAX_SIZE: u64 = 1 << 20;
 
-/// After this, another change has another time, on all file systems. Until then a file is read whenever it is needed.
+/// After this time, another change has another time stamp, on all file systems. Until then, a file is read whenever it is needed.
 const SETTLED_AFTER: Duration = Duration::from_secs(3);
 
 /// The version of a file, which differs after each change.
@@ -28,7 +28,7 @@ pub(crate) struct Version {
 }
 
 impl Version {
-    /// Of a file with this metadata.
+    /// The version of a file with this metadata.
     pub(crate) fn of(metadata: &Metadata) -> Self {
         Self {
             device: metadata.dev(),
@@ -39,7 +39,7 @@ impl Version {
         }
     }
 
-    /// Whether the last change was so long ago that the next one is sure to be noticed.
+    /// Whether the last change is old enough for the next one to have another time stamp.
     fn is_settled(&self) -> bool {
         let changed = u64::try_from(self.changed.0).map(Duration::from_secs).unwrap_or_default();
         let age = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH + changed);
@@ -56,22 +56,22 @@ pub(crate) struct ReadError {
 }
 
 impl ReadError {
-    /// What is wrong with a file.
+    /// The error of a file.
     pub(crate) fn new(path: &Path, error: io::Error) -> Self {
         Self { path: path.to_owned(), error }
     }
 }
 
-/// What files contain, in their order.
+/// The contents of files, in their order.
 type Contents = Vec<Vec<u8>>;
 
-/// Files that are used together, and how they were when they were last read.
+/// Files that are used together, and their versions when they were last read.
 #[derive(Debug)]
 pub(crate) struct Files {
     paths: Vec<PathBuf>,
-    /// `None` if they must be read whatever they look like.
+    /// `None` if they must be read even if they seem unchanged.
     seen: Option<Vec<Version>>,
-    /// Of what was read, or of the error.
+    /// The digest of the contents, or of the error.
     digest: [u8; 32],
 }
 
@@ -87,7 +87,7 @@ impl Files {
         Ok((files, contents))
     }
 
-    /// Their contents, if these have changed since they were last read. A file that can't be read is told once.
+    /// Their contents, if these have changed since they were last read. A file that can't be read is reported once.
     pub(crate) fn changed(&mut self) -> Option<Result<Contents, ReadError>> {
         let version = |path| fs::metadata(path).map(|metadata| Version::of(&metadata)).ok();
         let now: Option<Vec<_>> = self.paths.iter().map(version).collect();
@@ -123,7 +123,7 @@ impl Files {
 fn read(path: &Path) -> Result<(Version, Vec<u8>), ReadError> {
     let failed = |error| ReadError::new(path, error);
     let refused = |message| Err(failed(io::Error::other(message)));
-    // Opening a pipe would wait for somebody to write.
+    // Opening a pipe would wait for a writer.
     if !fs::metadata(path).map_err(failed)?.is_file() {
         return refused("it is not a file");
     }
@@ -143,7 +143,7 @@ mod tests {
 
     use super::*;
 
-    /// A folder with the files of two versions, which differ in nothing but their content and where they are.
+    /// A folder with the files of two versions, which differ only in their content and path.
     fn two_versions() -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
         let then = SystemTime::now() - Duration::from_secs(3600);
@@ -157,7 +157,7 @@ mod tests {
         folder
     }
 
-    /// What is noticed of a change, also if the files look settled.
+    /// The content that is read after a change, also if the files look settled.
     fn noticed(path: &Path, change: impl FnOnce()) -> Option<String> {
         let (mut files, _) = Files::read(vec![path.to_owned()]).unwrap();
         files.seen = Some(vec![Version::of(&fs::metadata(path).unwrap())]);
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn two_changes_in_one_moment_are_both_noticed() {
+    fn two_changes_at_the_same_time_are_both_noticed() {
         let folder = two_versions();
         let path = folder.path().join("old/file");
         let (mut files, _) = Files::read(vec![path.clone()]).unwrap();
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_cannot_be_read_is_told_once() {
+    fn a_file_that_cannot_be_read_is_reported_once() {
         let folder = two_versions();
         let path = folder.path().join("old/file");
         let (mut files, _) = Files::read(vec![path.clone()]).unwrap();

@@ -1,4 +1,4 @@
-//! What has happened since the start of this process, in numbers for operators.
+//! Counters since the start of this process, for operators.
 //!
 //! Each is an atomic number, so that counting costs a request nothing that can be measured.
 
@@ -21,7 +21,7 @@ impl Count {
         self.0.fetch_add(more, Ordering::Relaxed);
     }
 
-    /// What it is now.
+    /// The current value.
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
@@ -37,7 +37,7 @@ impl TimeSum {
         self.0.add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
     }
 
-    /// What it is now.
+    /// The current value.
     pub fn get(&self) -> Duration {
         Duration::from_nanos(self.0.get())
     }
@@ -50,7 +50,7 @@ pub const BOUNDS: [f64; 19] = [
     10.0, 30.0, 60.0, 300.0,
 ];
 
-/// How long something took, each time.
+/// A histogram of durations.
 #[derive(Debug, Default)]
 pub struct Times {
     buckets: [Count; BOUNDS.len() + 1],
@@ -66,23 +66,23 @@ impl Times {
         self.sum.add(time);
     }
 
-    /// How many are in each bucket, without those of the buckets before it.
+    /// The number in each bucket, without those of the buckets before it.
     pub fn buckets(&self) -> [u64; BOUNDS.len() + 1] {
         self.buckets.each_ref().map(Count::get)
     }
 
-    /// How many there are.
+    /// Their number.
     pub fn count(&self) -> u64 {
         self.buckets().iter().sum()
     }
 
-    /// All of them together.
+    /// Their sum.
     pub fn sum(&self) -> Duration {
         self.sum.get()
     }
 }
 
-/// Kinds of calls to an engine that can be counted.
+/// Maximum number of kinds of calls to an engine.
 const KINDS: usize = 64;
 
 /// Why a call to an engine has failed.
@@ -104,7 +104,7 @@ impl Calls {
         Self { name: OnceLock::new(), ended: Count::new(), failed: [const { Count::new() }; 6] }
     }
 
-    /// What was called, in words that are joined by `_`.
+    /// The name of the call, in words that are joined by `_`.
     pub fn name(&self) -> &str {
         self.name.get().map_or("", String::as_str)
     }

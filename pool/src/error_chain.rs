@@ -1,7 +1,7 @@
 //! Error messages that include their causes.
 
 /// The message of an error and of all its causes: the outermost often says only that something failed.
-pub(crate) fn error_chain(error: &dyn std::error::Error) -> String {
+pub fn error_chain(error: &dyn std::error::Error) -> String {
     let mut message = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

@@ -1,4 +1,4 @@
-//! Trees of folders, however deep they are: what is in them is looked at and removed.
+//! Trees of folders of any depth: their contents are listed and removed.
 //!
 //! Packages, layers and builds can nest folders as deeply as they like. So a walk has the same few descriptors open at any
 //! depth, and the stack does not grow. It opens each folder by its name in the one above, without following links, and goes
@@ -18,15 +18,15 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-/// Removes what is at a path, a whole tree if it is a folder, and returns how many bytes its files had on disk. Nothing there is
+/// Removes a path, a whole tree if it is a folder, and returns the number of bytes that its files had on disk. Nothing there is
 /// fine. The folder that it is in must be trusted.
 ///
 /// # Errors
 ///
-/// When something can't be removed; what is left can be removed later.
+/// When something can't be removed; the rest can be removed later.
 pub fn remove(path: &Path) -> io::Result<u64> {
     let Some(Component::Normal(name)) = path.components().next_back() else {
-        return Err(io::Error::other("only what has a name can be removed"));
+        return Err(io::Error::other("a path without a name can't be removed"));
     };
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     match File::open(parent.unwrap_or(Path::new("."))) {
@@ -35,7 +35,7 @@ pub fn remove(path: &Path) -> io::Result<u64> {
     }
 }
 
-/// The same for what has this name in a folder.
+/// Removes the entry of this name in a folder.
 ///
 /// # Errors
 ///
@@ -59,15 +59,15 @@ pub fn look(folder: &Path, found: &mut dyn FnMut(&Stat)) -> io::Result<()> {
     each(File::open(folder)?.as_fd(), OsStr::new("."), &mut Look(found))
 }
 
-/// What is done on the way through a tree.
+/// The steps on the way through a tree.
 trait Visitor {
     /// Whether this removes: then it stays in one mount, and gives itself the rights that it needs.
     const REMOVES: bool;
 
-    /// Does what has to be done in a folder, and returns the names of those in it.
+    /// Handles an opened folder, and returns the names of the folders in it.
     fn enter(&mut self, folder: &OwnedFd) -> io::Result<Vec<OsString>>;
 
-    /// Does what has to be done about a folder by its name in the one above, after everything in it.
+    /// Handles a folder by its name in its parent, after everything in it.
     fn leave(&mut self, parent: BorrowedFd<'_>, name: &OsStr) -> io::Result<()>;
 }
 
@@ -118,8 +118,8 @@ fn open<V: Visitor>(
         opened = open_folder(parent, &name, V::REMOVES);
     }
     let mounted = || {
-        let told = format!("something is mounted on a folder, {}", name.display());
-        io::Error::new(io::ErrorKind::ResourceBusy, told)
+        let message = format!("something is mounted on a folder, {}", name.display());
+        io::Error::new(io::ErrorKind::ResourceBusy, message)
     };
     let folder = match opened {
         Err(Errno::NOENT) => return Ok(None),
@@ -132,7 +132,7 @@ fn open<V: Visitor>(
             return Err(mounted());
         }
         if found.st_mode & 0o700 != 0o700 {
-            // Nobody but root takes something out of such a folder.
+            // Only root can remove something from such a folder.
             fchmod(&folder, Mode::RWXU)?;
         }
     }
@@ -140,7 +140,7 @@ fn open<V: Visitor>(
     Ok(Some((folder, Level { id: id(&found), name, ahead })))
 }
 
-/// Opens a folder by its name, and not what is mounted on it if it has to stay in the same mount. Kernels and filters that don't
+/// Opens a folder by its name, and not a mount on it if it has to stay in the same mount. Kernels and filters that don't
 /// know how to do this leave the comparison of devices.
 fn open_folder(
     parent: BorrowedFd<'_>,
@@ -228,7 +228,7 @@ impl Visitor for Look<'_> {
     }
 }
 
-/// What another process has removed at the same time is gone as well.
+/// An entry that another process has removed at the same time counts as removed.
 fn gone(removed: Result<(), Errno>) -> io::Result<()> {
     match removed {
         Err(Errno::NOENT) => Ok(()),

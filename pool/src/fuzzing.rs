@@ -1,4 +1,4 @@
-//! What a fuzzer (`fuzz/`) calls of the insides, each from where strangers reach it. Nobody else sees this.
+//! Internal functions for the fuzzers (`fuzz/`), each at a place that untrusted input reaches. Other builds don't have them.
 
 use std::sync::Arc;
 

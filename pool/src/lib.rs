@@ -123,7 +123,7 @@
 //! An interpreter that the engine has forked into a sandbox belongs to the sandbox from its first step there. Its template belongs
 //! to the engine, and ends with the launcher that made it.
 //!
-//! Owning a sandbox means holding a `Lease` on its name, which is taken before the engine is asked to make
+//! Owning a sandbox means holding a `Lease` on its name, which is taken before the engine makes
 //! it. Dropping the lease, for whatever reason, gives the name to the reaper. So no panic and no canceled
 //! request leaks a sandbox. What a killed server leaves behind is [swept](sandbox::sweep) at the next start:
 //! its labels name an [`Instance`](engine::instance::Instance), and that instance is proven dead.
@@ -146,15 +146,15 @@
 //! - [`pool`]: [`Pools`](pool::pools::Pools) takes requests, [`pool::admission`] decides whose turn it is. Each
 //!   `Pool` has a `Template` of its sandboxes, an `IdleSet` of those that wait, a refill task that keeps the
 //!   set full, and a `Backoff` for when the engine fails. [`pool::sizing`] is the rule for sizes that follow the calls. [`pool::session`] keeps a sandbox for a client's cells.
-//! - [`counts`]: what happened since the start, in numbers; [`pool::counts`] has those of pools.
+//! - [`counts`]: counters since the start; [`pool::counts`] has those of pools.
 //! - [`run`]: one [`RunRequest`](run::RunRequest) in one sandbox. [`run::workspace`] checks and packs its
 //!   files, [`run::output`] receives what the program prints, [`run::outcome`] says how it ended.
-//! - [`folders`]: trees of folders of any depth are looked at and removed.
+//! - [`folders`]: trees of folders of any depth are listed and removed.
 
 pub mod counts;
 pub mod engine;
 #[cfg(not(fuzzing))]
-mod error_chain;
+pub mod error_chain;
 pub mod folders;
 #[cfg(fuzzing)]
 pub mod fuzzing;

@@ -1,6 +1,6 @@
 //! Sets of packages, which a sandbox is given when its request has come.
 //!
-//! A set is a folder that nobody changes anymore. Whoever keeps the folders builds and checks them; here they are only
+//! A set is a folder that no longer changes. The caller of this crate builds and checks the folders; here they are only
 //! brought into sandboxes. For Python the folder is a *user base*: modules are in `lib/pythonX.Y/site-packages` below
 //! it, where Python looks for them by itself, after the standard library and before the image's own packages. For Node.js
 //! it holds `node_modules`.
@@ -13,7 +13,7 @@ use isolator_runner::wire::Interpreter;
 /// A set of packages on this machine.
 #[derive(Debug)]
 pub struct PackageSet {
-    /// The hash of what is in it, in hexadecimal digits: two sets with the same hash have the same content.
+    /// The hash of its content, in hexadecimal digits: two sets with the same hash have the same content.
     pub hash: String,
     /// Its folder, which belongs to the store of sets.
     pub folder: PathBuf,

@@ -148,11 +148,6 @@ impl Note {
         Self(log.map(begin))
     }
 
-    /// A note of nothing.
-    pub(crate) const fn none() -> Self {
-        Self(None)
-    }
-
     /// The language of the call, and the handle of its session if it has one.
     pub(crate) fn place(&mut self, language: &str, session: Option<&str>) {
         let Some(begun) = &mut self.0 else { return };

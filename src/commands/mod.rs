@@ -33,6 +33,8 @@ use std::future::Future;
 use std::pin::Pin;
 use std::process::ExitCode;
 
+use isolator_pool::error_chain::error_chain;
+
 pub use self::advice::isolator;
 pub use self::print::{complain, print, print_usage, say};
 pub(crate) use self::print::{print_to_stderr, require_output};
@@ -53,6 +55,6 @@ pub fn told(error: &anyhow::Error) -> String {
             "the file is longer than this process may write (ulimit -f)",
         ),
     ];
-    let text = format!("{error:#}");
+    let text = error_chain(error.as_ref());
     WORDS.into_iter().fold(text, |text, (theirs, ours)| text.replace(theirs, ours))
 }

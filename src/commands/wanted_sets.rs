@@ -8,12 +8,12 @@ use isolator_pool::pool::admission::Client;
 use isolator_pool::pool::pools::Pools;
 
 use crate::app;
-use crate::commands::complain;
 use crate::commands::steps::Steps;
+use crate::commands::{complain, told};
 use crate::config::{Config, Language};
-use crate::packages::requirement;
-use crate::packages::{Asked, Packages, shown};
+use crate::packages::{Asked, Packages};
 use crate::request::packages::{Wanted, WantedPackages};
+use crate::requirement::{self, shown};
 
 /// The packages that a program was given.
 pub(super) struct Given {
@@ -86,7 +86,8 @@ impl WantedSets {
         };
         let texts = shown(&needed);
         let note = format!(
-            "the program's dependencies ({texts}) are not there, so it runs with what the image has: {error:#}"
+            "the program's dependencies ({texts}) are not there, so it runs with what the image has: {}",
+            told(&error)
         );
         self.tell(&[note]);
         Ok(None)

@@ -40,7 +40,7 @@ impl BuildEngine for DockerEngine {
 }
 
 /// Whether a build failed because the engine did not find a file that it had just listed. Docker's builder without BuildKit
-/// does so now and then on a busy machine; what was built before the copy is still in its cache.
+/// sometimes does so on a busy machine; the steps before the copy are still in its cache.
 fn lost_a_file(message: &str) -> bool {
     message.starts_with("COPY failed: lstat ") && message.ends_with(": no such file or directory")
 }

@@ -1,4 +1,4 @@
-//! The language images in the store of the embedded engine, built without any other engine.
+//! The language images in the store of the embedded engine, built without another engine.
 
 use async_trait::async_trait;
 use include_dir::Dir;
@@ -7,7 +7,8 @@ use isolator_pool::engine::images::BuiltFrom;
 use isolator_pool::engine::store::Description;
 use isolator_pool::engine::{EngineError, Progress};
 
-use super::{BuildEngine, Recipe, refused};
+use super::error::refused;
+use super::{BuildEngine, Recipe};
 
 #[async_trait]
 impl BuildEngine for EmbeddedEngine {

@@ -2,6 +2,7 @@
 
 mod docker;
 mod embedded;
+mod error;
 mod script;
 
 use std::env;
@@ -12,30 +13,31 @@ use async_trait::async_trait;
 use include_dir::{Dir, include_dir};
 use isolator_pool::engine::images::{BuiltFrom, Former, ImageBuilder, ImageStore};
 use isolator_pool::engine::limits::ByteSize;
-use isolator_pool::engine::{Call, Engine, EngineError, Image, Progress, store};
+use isolator_pool::engine::{Engine, EngineError, Image, Progress, store};
 use sha2::{Digest as _, Sha256};
 
+use self::error::{failed, refused};
+use self::script::Script;
 use crate::hex::hex;
-use script::Script;
 
 static IMAGES: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/images");
 
-/// What the names of our images start with.
+/// The beginning of the names of our images.
 const PREFIX: &str = "isolator/";
 
 /// The base of the language images, if it was built here.
 const BASE: &str = "isolator/base";
 
-/// Their base if images can be pulled.
+/// The base of the language images if it can be pulled.
 const PUBLIC_BASE: &str = "debian:trixie-slim";
 
 /// Certificates of this machine, because builds may reach the package registries through its proxy.
 const CERTIFICATES: &str = "/etc/ssl/certs/ca-certificates.crt";
 
-/// What building the base image takes in the folder for temporary files: Debian's packages, what they become, and its archive.
+/// Space that building the base image takes in the folder for temporary files: Debian's packages, their files, and the archive.
 const BASE_ROOM: ByteSize = ByteSize::mib(512);
 
-/// How images are built. Raise it when the same folder and the same base give another image than before.
+/// The version of the builder. Raise it when the same folder and the same base give another image than before.
 const BUILDER: &str = "1";
 
 /// An engine on which images can be built.
@@ -45,17 +47,17 @@ pub(crate) trait BuildEngine: Engine + ImageStore {
     ///
     /// # Errors
     ///
-    /// What is missing, and what to do about it.
+    /// What is missing and how to fix it.
     async fn can_build(&self) -> Result<(), EngineError>;
 
     /// Builds an image of ours.
     async fn build(&self, recipe: Recipe<'_>, progress: Progress<'_>) -> Result<(), EngineError>;
 
-    /// What an image was built from, if it is there and says so.
+    /// The sources of an image, if it is there and names them.
     async fn built_from(&self, name: &str) -> Result<Option<BuiltFrom>, EngineError>;
 }
 
-/// What an image of ours is built from.
+/// The sources of an image of ours.
 pub(crate) struct Recipe<'a> {
     name: &'a str,
     /// An image that is there.
@@ -64,7 +66,7 @@ pub(crate) struct Recipe<'a> {
     folder: &'static Dir<'static>,
     /// The build context, as a tar.
     context: Vec<u8>,
-    /// What it is recognized by later.
+    /// The label by which it is recognized later.
     built_from: BuiltFrom,
     former: Former,
 }
@@ -74,8 +76,8 @@ pub(crate) struct LanguageImages {
     engine: Arc<dyn BuildEngine>,
     /// The only image that they may start from, if the operator has chosen one.
     chosen_base: Option<String>,
-    /// Held during a build, because two at once would both build the base. The base that was made anew for builds without what was
-    /// there, which is enough for all images.
+    /// Held during a build, because two at once would both build the base. The new base of builds that ignore former ones: one is
+    /// enough for all images.
     building: tokio::sync::Mutex<Option<Image>>,
     script: Script,
 }
@@ -87,7 +89,7 @@ impl LanguageImages {
         Self { engine, chosen_base, building, script }
     }
 
-    /// The base images that are there: the chosen one and no other, or else the one built before and the public one.
+    /// The present base images: only the chosen one, or else the one built before and the public one.
     async fn present_bases(&self) -> Result<Vec<Image>, EngineError> {
         let accepted = match &self.chosen_base {
             Some(chosen) => vec![chosen.as_str()],
@@ -100,7 +102,7 @@ impl LanguageImages {
         Ok(present)
     }
 
-    /// The base image that is there for an image, if one is: the one that it was built from before, or else the first.
+    /// The present base image for an image, if there is one: the one that it was built from before, or else the first.
     async fn present_base(&self, name: &str) -> Result<Option<Image>, EngineError> {
         let mut present = self.present_bases().await?;
         let former = self.engine.built_from(name).await?.and_then(|former| former.base);
@@ -108,7 +110,7 @@ impl LanguageImages {
         Ok((!present.is_empty()).then(|| present.swap_remove(at.unwrap_or(0))))
     }
 
-    /// A base image that is pulled or built now.
+    /// Pulls or builds a base image.
     async fn new_base(&self, progress: Progress<'_>) -> Result<Image, EngineError> {
         let name = match self.chosen_base.as_deref() {
             Some(BASE) => self.build_base(progress).await?,
@@ -176,18 +178,18 @@ impl ImageBuilder for LanguageImages {
             return Err(EngineError::NoSuchImage(name.to_owned()));
         };
         self.engine.can_build().await?;
-        let mut made_anew = self.building.lock().await;
+        let mut new_base = self.building.lock().await;
         progress("step 1 of 2: the base image");
         let present = match former {
             Former::Used => self.present_base(name).await?,
-            Former::Ignored => made_anew.clone(),
+            Former::Ignored => new_base.clone(),
         };
         let base = match present {
             Some(base) => base,
             None => self.new_base(progress).await?,
         };
         if former == Former::Ignored {
-            *made_anew = Some(base.clone());
+            *new_base = Some(base.clone());
         }
         progress(&format!("step 2 of 2: building {name} from {}", base.name));
         let context = context(folder).map_err(failed)?;
@@ -204,10 +206,10 @@ impl ImageBuilder for LanguageImages {
         if built_from.recipe != recipe(folder) {
             return Ok(false);
         }
-        // Nobody knows the base of a copy from another engine. It is no chosen one then.
+        // The base of a copy from another engine is unknown. It is not taken for a chosen one.
         let Some(base) = built_from.base else { return Ok(self.chosen_base.is_none()) };
         let present = self.present_bases().await?;
-        // A base that is gone is no reason to build: nobody knows whether the next one is another. A chosen one has to be the base.
+        // A base that was removed is no reason to build, because the next one may be the same. A chosen one has to be the base.
         let is_gone = present.is_empty() && self.chosen_base.is_none();
         Ok(is_gone || present.iter().any(|present| present.digest == base))
     }
@@ -221,8 +223,8 @@ impl ImageBuilder for LanguageImages {
     }
 }
 
-/// The digest of all that decides what a build makes, besides its base. The certificates of this machine only let it reach the
-/// registries, which hold nothing but what the locks name.
+/// The digest of everything that determines the result of a build, besides its base. The certificates of this machine don't: they
+/// only let it reach the registries, and the locks name the packages.
 fn recipe(folder: &Dir<'_>) -> String {
     let mut digest = Sha256::new_with_prefix(BUILDER);
     let mut add = |field: &[u8]| {
@@ -246,7 +248,7 @@ fn folder(name: &str) -> Option<&'static Dir<'static>> {
     folder.get_file(folder.path().join("Dockerfile")).map(|_| folder)
 }
 
-/// The build context: the image's own files, what all have in common, and the certificates.
+/// The build context: the image's own files, the common ones, and the certificates.
 fn context(folder: &Dir<'_>) -> std::io::Result<Vec<u8>> {
     let mut archive = tar::Builder::new(Vec::new());
     for file in folder.files() {
@@ -271,14 +273,6 @@ fn append(archive: &mut tar::Builder<Vec<u8>>, name: &Path, content: &[u8]) -> s
 
 fn content(path: &str) -> &'static [u8] {
     IMAGES.get_file(path).map(include_dir::File::contents).unwrap_or_default()
-}
-
-fn failed(error: std::io::Error) -> EngineError {
-    refused(error.to_string())
-}
-
-fn refused(message: String) -> EngineError {
-    EngineError::Refused { call: Call::FetchImage, message }
 }
 
 #[cfg(test)]

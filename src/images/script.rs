@@ -11,31 +11,31 @@ use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{ChildStderr, Command};
 
-use super::{failed, refused};
+use super::error::{failed, refused};
 
-/// How long a script that was asked to stop may take to unmount and remove what it has made.
+/// The time that a script has to clean up after it was asked to stop.
 const CLEANING: Duration = Duration::from_secs(10);
 
-/// How often it is looked whether it has ended.
+/// The interval at which its processes are checked.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// The script, of which one runs at a time.
 #[derive(Default)]
 pub(super) struct Script {
-    /// One that was asked to stop.
+    /// A script that was asked to stop.
     stopping: Mutex<Option<Running>>,
 }
 
 /// The processes of a script.
 struct Running {
     group: Pid,
-    /// What they print. Who has nobody to print to is ended by that, before all is cleaned up.
+    /// Their output. If it were closed, the next write would end them before they have cleaned up.
     lines: Lines<BufReader<ChildStderr>>,
 }
 
 impl Script {
-    /// Runs a script that makes a file. What it prints on its standard error goes to `progress`. Dropping the future asks it to
-    /// stop, and [`settle`](Self::settle) waits until it has.
+    /// Runs a script that makes a file. Its standard error goes to `progress`. Dropping the future asks it to stop, and
+    /// [`settle`](Self::settle) waits until it has.
     pub(super) async fn run(
         &self,
         script: &Path,
@@ -44,7 +44,7 @@ impl Script {
     ) -> Result<(), EngineError> {
         self.settle().await;
         let mut child = Command::new("sh")
-            // The files of the root get modes as on every system, whatever the umask of this process is.
+            // The modes of the root's files must not depend on the umask of this process.
             .args(["-c", "umask 022 && . \"$0\""])
             .arg(script)
             .arg(output)
@@ -70,11 +70,11 @@ impl Script {
         if status.success() { Ok(()) } else { Err(refused(format!("{status}: {last}"))) }
     }
 
-    /// Waits until nothing is left of a script that was asked to stop. One that takes too long is killed.
+    /// Waits until a script that was asked to stop has ended with its children. One that takes too long is killed.
     pub(super) async fn settle(&self) {
         let Some(mut running) = lock(&self.stopping).take() else { return };
         let ended = async {
-            // Without an error: it may have printed anything.
+            // Errors are ignored: the script may have printed anything.
             let _ = tokio::io::copy(running.lines.get_mut(), &mut tokio::io::sink()).await;
             while test_kill_process_group(running.group).is_ok() {
                 tokio::time::sleep(LOOK).await;
@@ -85,7 +85,7 @@ impl Script {
             let folder = std::env::temp_dir();
             tracing::warn!(
                 folder = %folder.display(),
-                "what makes the base image did not stop in time and was killed; it may have left a folder"
+                "the script that makes the base image did not stop in time and was killed; it may have left a folder"
             );
         }
     }
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_script_that_is_stopped_cleans_up_before_anything_goes_on() {
+    async fn a_stopped_script_cleans_up_before_the_next_step() {
         let folder = tempfile::tempdir().unwrap();
         let (file, output) = (folder.path().join("script"), folder.path().join("output"));
         let text = "trap 'echo cleaning >&2; sleep 0.2; rm \"$1\"; exit 1' TERM
@@ -119,16 +119,16 @@ mod tests {
         std::fs::write(&file, text).unwrap();
         let script = Script::default();
         let begun = tokio::sync::Notify::new();
-        let tell = |_: &str| begun.notify_one();
+        let progress = |_: &str| begun.notify_one();
         tokio::select! {
-            ended = script.run(&file, &output, &tell) => panic!("{ended:?}"),
+            ended = script.run(&file, &output, &progress) => panic!("{ended:?}"),
             () = begun.notified() => {}
         }
         assert!(output.exists());
         let group = lock(&script.stopping).as_ref().unwrap().group;
         script.settle().await;
         assert!(!output.exists() && test_kill_process_group(group).is_err());
-        // The next one is another.
+        // The next script is independent.
         std::fs::write(&file, "echo why >&2; exit 3").unwrap();
         let error = script.run(&file, &output, &|_| ()).await.unwrap_err().to_string();
         assert!(error.contains("3: why"), "{error}");

@@ -1,4 +1,4 @@
-//! What images are built from, and which base, on an engine that only notes it.
+//! The sources and the base of images, on an engine that only records them.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -14,18 +14,18 @@ use isolator_pool::packages::PackageSet;
 
 use super::*;
 
-/// The digests of images by their names, and what they were built from.
+/// The digests of images by their names, and their sources.
 #[derive(Default)]
-struct Noting(Mutex<BTreeMap<String, (String, Option<BuiltFrom>)>>);
+struct Recording(Mutex<BTreeMap<String, (String, Option<BuiltFrom>)>>);
 
-impl Noting {
+impl Recording {
     fn put(&self, name: &str, digest: &str) {
         lock(&self.0).insert(name.to_owned(), (digest.to_owned(), None));
     }
 }
 
 #[async_trait]
-impl BuildEngine for Noting {
+impl BuildEngine for Recording {
     async fn can_build(&self) -> Result<(), EngineError> {
         Ok(())
     }
@@ -42,7 +42,7 @@ impl BuildEngine for Noting {
 }
 
 #[async_trait]
-impl ImageStore for Noting {
+impl ImageStore for Recording {
     async fn list(&self) -> Result<Vec<ListedImage>, EngineError> {
         unreachable!()
     }
@@ -66,7 +66,7 @@ impl ImageStore for Noting {
 }
 
 #[async_trait]
-impl Engine for Noting {
+impl Engine for Recording {
     async fn find_image(&self, name: &str) -> Result<Option<Image>, EngineError> {
         let digest = lock(&self.0).get(name).map(|(digest, _)| digest.clone());
         let image = |digest| Image { name: name.to_owned(), digest, ..Image::default() };
@@ -140,8 +140,8 @@ impl Engine for Noting {
 }
 
 #[tokio::test]
-async fn images_that_are_built_anew_have_one_new_base_and_keep_it() {
-    let engine = Arc::new(Noting::default());
+async fn images_without_former_ones_share_one_new_base_and_keep_it() {
+    let engine = Arc::new(Recording::default());
     engine.put(BASE, "made before");
     let images = LanguageImages::new(Arc::clone(&engine) as _, None);
     let names = ["isolator/go", "isolator/python"];

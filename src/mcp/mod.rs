@@ -1,15 +1,13 @@
 //! The MCP side of the server.
 //!
-//! [`server`] receives requests, and [`calls`] runs the tools. [`tools`] and [`resources`] are what hosts see, and
-//! [`progress`] and [`list_changes`] send notifications.
+//! [`server`] receives requests, and [`answers`] answers calls of tools: [`crate::calls`] serves them, and [`render`] writes
+//! their results. [`tools`] and [`resources`] are what hosts see, and [`progress`] and [`list_changes`] send notifications.
 
-pub(crate) mod budget;
-pub(crate) mod calls;
+mod answers;
 pub(crate) mod icon;
 pub(crate) mod list_changes;
 pub(crate) mod progress;
+mod render;
 pub(crate) mod resources;
 pub(crate) mod server;
-mod session_answers;
-pub(crate) mod tool_result;
 pub(crate) mod tools;

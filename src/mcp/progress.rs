@@ -16,7 +16,7 @@ use rmcp::service::{Peer, RequestContext};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::mcp::calls::Tell;
+use crate::calls::Steps;
 
 /// Shortest time between two notifications. Output meanwhile is sent with the next one.
 const MIN_INTERVAL: Duration = Duration::from_millis(100);
@@ -64,7 +64,7 @@ impl Progress {
     }
 
     /// What a call is given to pass on what is done before its program starts.
-    pub(crate) fn steps(&self) -> Tell {
+    pub(crate) fn steps(&self) -> Steps {
         let printed = Arc::clone(&self.printed);
         Arc::new(move |step| {
             if !step.is_empty() {

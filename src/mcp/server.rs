@@ -19,18 +19,18 @@ use rmcp::{RoleServer, ServerHandler};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
+use crate::calls::{Call, Clients, Setup, ToolName};
 use crate::current::Current;
-use crate::mcp::calls::{Call, Calls, Clients, Setup};
+use crate::mcp::answers::{Answer, Answers, NoSuchTool};
 use crate::mcp::icon::icons;
 use crate::mcp::list_changes::{Changes, Session};
 use crate::mcp::progress::Progress;
+use crate::mcp::render;
 use crate::mcp::resources::{self, Resources};
-use crate::mcp::tool_result;
 use crate::mcp::tools;
 use crate::metrics::operations::{End, Method, NO_TOOL, Operations};
 use crate::metrics::reloads::Reloads;
 use crate::metrics::{Metrics, Sources};
-use crate::request::arguments::InvalidArgument;
 use crate::request::snippets::Snippets;
 use crate::request::understand;
 use crate::request::understand::given::{Given, Object};
@@ -56,7 +56,7 @@ pub(crate) struct Server {
 struct Configured {
     setup: Setup,
     snippets: Arc<Snippets>,
-    calls: Calls,
+    answers: Answers,
     resources: Resources,
     /// The tools at its beginning. Only the names of snippets in them change, and listing those for every call would
     /// take too long.
@@ -93,11 +93,11 @@ impl Server {
     /// A server on running pools, for one client or for several.
     pub(crate) fn new(setup: Setup, clients: Clients) -> Self {
         let snippets = Arc::new(Snippets::new(&setup.config));
-        let calls = Calls::new(setup.clone(), Arc::clone(&snippets), clients);
+        let answers = Answers::new(&setup, Arc::clone(&snippets), clients);
         Self {
             changes: Changes::new(Arc::clone(&snippets), setup.packages.clone()),
-            now: Current::new(Configured::new(setup, snippets, calls)),
-            operations: Arc::new(Operations::new(&tools::NAMES)),
+            now: Current::new(Configured::new(setup, snippets, answers)),
+            operations: Arc::new(Operations::new(&ToolName::ALL.map(ToolName::as_str))),
             session: Arc::default(),
         }
     }
@@ -107,9 +107,9 @@ impl Server {
     pub(crate) fn reconfigure(&self, setup: Setup) {
         let before = self.now.get();
         let snippets = Arc::new(Snippets::new(&setup.config));
-        let calls = before.calls.reconfigured(setup.clone(), Arc::clone(&snippets));
+        let answers = before.answers.reconfigured(&setup, Arc::clone(&snippets));
         let packages = setup.packages.clone();
-        let next = Configured::new(setup, Arc::clone(&snippets), calls);
+        let next = Configured::new(setup, Arc::clone(&snippets), answers);
         let has_other_lists = before.lists() != next.lists();
         self.now.set(next);
         before.setup.packages.replaced();
@@ -135,11 +135,11 @@ impl Server {
             Sources {
                 engine,
                 pools,
-                sessions: now.calls.sessions(),
+                sessions: now.answers.calls().sessions(),
                 operations: Arc::clone(&operations),
                 audit,
                 packages,
-                held: now.calls.held(),
+                held: now.answers.held(),
                 reloads: Arc::clone(&reloads),
                 traces,
             }
@@ -153,12 +153,12 @@ impl Server {
 }
 
 impl Configured {
-    fn new(setup: Setup, snippets: Arc<Snippets>, calls: Calls) -> Self {
+    fn new(setup: Setup, snippets: Arc<Snippets>, answers: Answers) -> Self {
         let Setup { config, pools, packages, .. } = setup.clone();
         let tools = tools::all(&config, &snippets);
-        let sessions = calls.sessions();
+        let sessions = answers.calls().sessions();
         let resources = Resources::new(config, Arc::clone(&snippets), pools, sessions, packages);
-        Self { setup, snippets, calls, resources, tools }
+        Self { setup, snippets, answers, resources, tools }
     }
 
     /// What is listed to clients, to compare.
@@ -167,22 +167,27 @@ impl Configured {
         json!([tools::all(&self.setup.config, &self.snippets), resources, templates])
     }
 
+    /// The error of a call that names a tool which is not there.
+    fn no_such_tool(&self, name: &str) -> ErrorData {
+        let listed = ToolName::ALL.into_iter().filter(|tool| tool.is_listed(&self.setup.config));
+        let names: Vec<_> = listed.map(ToolName::as_str).collect();
+        let message =
+            format!("there is no tool {}; the tools are: {}", quoted(name), names.join(", "));
+        let data = json!({ "field": "name", "message": message });
+        ErrorData::invalid_params(format!("name: {message}"), Some(data))
+    }
+
     async fn read(&self, uri: &str, client: &Client) -> Result<ReadResourceResponse, ErrorData> {
         if !uri.starts_with(kept::PREFIX) {
             return self.resources.read(uri, client).await.map(Into::into);
         }
         let data = Some(json!({ "uri": uri }));
-        let part = self.calls.read(client, uri).map_err(|error| match error {
+        let part = self.answers.read(client, uri).map_err(|error| match error {
             ReadError::Unknown => ErrorData::resource_not_found(error.to_string(), data),
             ReadError::Range(_) => ErrorData::invalid_params(error.to_string(), data),
         })?;
         Ok(ReadResourceResult::new(vec![resources::part_of_run(uri, part)]).into())
     }
-}
-
-fn invalid(error: &InvalidArgument) -> ErrorData {
-    let data = json!({ "field": error.field, "message": error.message });
-    ErrorData::invalid_params(error.to_string(), Some(data))
 }
 
 /// Refuses a cursor, because every list has only one page.
@@ -432,43 +437,41 @@ impl ServerHandler for Server {
         let progress = Progress::wanted(&context);
         let call = Call {
             client,
-            progress: progress.as_ref().map(Progress::watch),
+            watch: progress.as_ref().map(Progress::watch),
             steps: progress.as_ref().map(Progress::steps),
-            waits_for_the_end: context.meta.get(DETACH) == Some(&Value::Bool(false)),
         };
+        let waits = context.meta.get(DETACH) == Some(&Value::Bool(false));
         let progress_sent = async {
             match &progress {
                 Some(progress) => progress.tell().await,
                 None => std::future::pending().await,
             }
         };
-        let mut served = None;
         let cancelled = |why| (Err(ErrorData::internal_error(why, None)), End::Cancelled);
         let (answer, end) = tokio::select! {
             biased;
-            // Nobody reads the answer to a cancelled call; dropping the other branch ends the
+            // The client reads no answer to a cancelled call; dropping the other branch ends the
             // program and removes its sandbox.
             () = context.ct.cancelled() => cancelled("the call was cancelled"),
             () = gone.cancelled() => cancelled("the client has disconnected"),
-            result = now.calls.call(&request.name, arguments, call) => match result {
-                Ok(result) => {
-                    served = trace.is_some().then(|| tool_result::served(&result));
-                    let is_error = result.is_error == Some(true);
-                    let end = if is_error { End::ToolError } else { End::Fine };
-                    (Ok(tool_result::for_version(result, version.as_ref()).into()), end)
+            answer = now.answers.answer(&request.name, arguments, call, waits) => match answer {
+                Ok(answer) => {
+                    let end = if answer.is_failure { End::ToolError } else { End::Fine };
+                    (Ok(Arc::unwrap_or_clone(answer)), end)
                 }
-                Err(error) => (Err(invalid(&error)), End::InvalidParams),
+                Err(NoSuchTool) => (Err(now.no_such_tool(&request.name)), End::InvalidParams),
             },
             never = progress_sent => match never {},
         };
         operation.end(end);
         if let Some(trace) = trace {
-            let (status, receipt) = served.unwrap_or_default();
-            // What get_result returns was served in another call.
-            let receipt = receipt.filter(|_| request.name != tools::GET_RESULT);
+            let answer = answer.as_ref().ok();
+            // The result that get_result returns was served in another call.
+            let is_fetched = request.name == ToolName::GetResult.as_str();
+            let receipt = answer.and_then(|answer| answer.receipt.as_ref());
             let error = Some(end.error_type()).filter(|error| !error.is_empty());
-            trace.end(error, status.as_deref(), receipt.as_ref());
+            trace.end(error, answer.map(|answer| answer.status), receipt.filter(|_| !is_fetched));
         }
-        answer
+        answer.map(|Answer { result, .. }| render::for_version(result, version.as_ref()).into())
     }
 }

@@ -1,23 +1,19 @@
-//! The families of metrics: their names, what they mean, and their values.
+//! The families of metrics: their names, descriptions and values.
 
 use std::fmt;
 
-use isolator_pool::counts::{self, BOUNDS, CALL_FAILURES, Count, Times};
+use isolator_pool::counts::{self, CALL_FAILURES, Count, Times};
 use isolator_pool::pool::Start;
 use isolator_pool::pool::counts::{Failure, PoolCounts, STAGES};
 use isolator_pool::run::outcome::Status;
-use prometheus_client::encoding::{
-    DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, MetricEncoder, NoLabelSet,
-};
+use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::MetricType;
 
-use super::Sources;
+use super::encode::{Families, Labels};
+use super::sources::Sources;
 use super::waiting::{Memory, template_bytes};
 
-/// Labels with their values.
-type Labels<'a, const N: usize> = [(&'static str, &'a str); N];
-
-/// Writes all of them.
+/// Writes all families.
 pub(super) fn write(
     encoder: DescriptorEncoder<'_>,
     sources: &Sources,
@@ -38,73 +34,6 @@ pub(super) fn write(
     of_process(&mut families, sources, began)
 }
 
-struct Families<'a>(DescriptorEncoder<'a>);
-
-impl Families<'_> {
-    fn family<'l, const N: usize, T>(
-        &mut self,
-        name: &str,
-        help: &str,
-        kind: MetricType,
-        values: impl IntoIterator<Item = (Labels<'l, N>, T)>,
-        write: impl Fn(MetricEncoder<'_>, T) -> fmt::Result,
-    ) -> fmt::Result {
-        let mut family = self.0.encode_descriptor(name, help, None, kind)?;
-        for (labels, value) in values {
-            write(family.encode_family(&labels)?, value)?;
-        }
-        Ok(())
-    }
-
-    fn counters<'l, const N: usize, T: EncodeCounterValue>(
-        &mut self,
-        name: &str,
-        help: &str,
-        values: impl IntoIterator<Item = (Labels<'l, N>, T)>,
-    ) -> fmt::Result {
-        self.family(name, help, MetricType::Counter, values, |mut to, value| {
-            to.encode_counter::<NoLabelSet, T, f64>(&value, None)
-        })
-    }
-
-    fn counter(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
-        let mut to = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
-        to.encode_counter::<NoLabelSet, u64, f64>(&value, None)
-    }
-
-    fn gauges<'l, const N: usize, T: EncodeGaugeValue>(
-        &mut self,
-        name: &str,
-        help: &str,
-        values: impl IntoIterator<Item = (Labels<'l, N>, T)>,
-    ) -> fmt::Result {
-        self.family(name, help, MetricType::Gauge, values, |mut to, value| to.encode_gauge(&value))
-    }
-
-    fn gauge<T: EncodeGaugeValue>(&mut self, name: &str, help: &str, value: T) -> fmt::Result {
-        let mut to = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
-        to.encode_gauge(&value)
-    }
-
-    fn histograms<'l, 't, const N: usize>(
-        &mut self,
-        name: &str,
-        help: &str,
-        values: impl IntoIterator<Item = (Labels<'l, N>, &'t Times)>,
-    ) -> fmt::Result {
-        self.family(name, help, MetricType::Histogram, values, write_times)
-    }
-}
-
-/// Writes times as a histogram.
-fn write_times(mut to: MetricEncoder<'_>, times: &Times) -> fmt::Result {
-    let bounds = BOUNDS.into_iter().chain([f64::INFINITY]);
-    let buckets: Vec<_> = bounds.zip(times.buckets()).collect();
-    // The buckets are read one after the other, and the count must be what they add up to.
-    let count = buckets.iter().map(|(_, count)| count).sum();
-    to.encode_histogram::<NoLabelSet>(times.sum().as_secs_f64(), count, &buckets, None)
-}
-
 /// The answers to clients.
 fn of_calls(families: &mut Families<'_>, sources: &Sources) -> fmt::Result {
     let kinds = sources.operations.kinds().map(|kind| {
@@ -122,7 +51,7 @@ fn of_calls(families: &mut Families<'_>, sources: &Sources) -> fmt::Result {
     )
 }
 
-/// Counts of each language by names that belong to the places of an array.
+/// Counts of each language, by names for the elements of an array.
 fn by<'a, const N: usize>(
     sources: &'a Sources,
     label: &'static str,
@@ -138,7 +67,7 @@ fn by<'a, const N: usize>(
     })
 }
 
-/// Programs that have run, or have not.
+/// Programs, with and without an outcome.
 fn of_executions(families: &mut Families<'_>, sources: &Sources) -> fmt::Result {
     let starts = Start::ALL.map(Start::as_str);
     let statuses = Status::ALL.map(Status::as_str);
@@ -194,7 +123,7 @@ fn of_executions(families: &mut Families<'_>, sources: &Sources) -> fmt::Result 
     )
 }
 
-/// Times of each language in which there were some.
+/// Times of each language, without those that have none.
 fn of_each(
     sources: &Sources,
     times: fn(&PoolCounts) -> &Times,
@@ -272,13 +201,12 @@ fn of_pools(families: &mut Families<'_>, sources: &Sources, memory: &Memory) -> 
     families.gauge("isolator_running_requests", "Requests that run now.", running)?;
     families.gauge("isolator_queue_length", "Requests that wait for their turn.", waiting)?;
     let shared = pools.shared_counts();
-    let queue = families.0.encode_descriptor(
+    families.single(
         "isolator_queue_wait_seconds",
         "How long requests waited for their turn.",
-        None,
         MetricType::Histogram,
+        &(&shared.queue).into(),
     )?;
-    write_times(queue, &shared.queue)?;
     families.counter(
         "isolator_leaks_swept",
         "Sandboxes and other things that had no owner and were removed.",
@@ -307,7 +235,7 @@ fn of_pools(families: &mut Families<'_>, sources: &Sources, memory: &Memory) -> 
     Ok(())
 }
 
-/// Sandboxes that live on between calls.
+/// Sessions.
 fn of_sessions(families: &mut Families<'_>, sources: &Sources) -> fmt::Result {
     let counts = sources.sessions.counts();
     let rest = counts.open.saturating_sub(counts.running + counts.frozen);
@@ -387,7 +315,7 @@ fn of_packages(families: &mut Families<'_>, sources: &Sources) -> fmt::Result {
     )
 }
 
-/// What is kept for clients.
+/// Things that are kept for clients.
 fn of_results(families: &mut Families<'_>, sources: &Sources) -> fmt::Result {
     let held = &sources.held;
     families.gauges(
@@ -435,7 +363,7 @@ fn of_audit(families: &mut Families<'_>, sources: &Sources) -> fmt::Result {
     )
 }
 
-/// Traces, if there are any.
+/// Traces, if they are exported.
 fn of_traces(families: &mut Families<'_>, sources: &Sources) -> fmt::Result {
     let Some(counts) = sources.traces.counts() else { return Ok(()) };
     families.counter(
@@ -450,7 +378,7 @@ fn of_traces(families: &mut Families<'_>, sources: &Sources) -> fmt::Result {
     )
 }
 
-/// Other configurations.
+/// Attempts to load the configuration again.
 fn of_reloads(families: &mut Families<'_>, sources: &Sources) -> fmt::Result {
     families.gauge(
         "isolator_config_last_reload_successful",

@@ -1,4 +1,4 @@
-//! The last minutes: how many programs, cells and sessions there were in each interval, how fast they were, and what waited.
+//! The last minutes: the numbers of programs, cells and sessions in each interval, their times, and the queue.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Mutex;
@@ -11,15 +11,15 @@ use isolator_pool::pool::counts::PoolCounts;
 use isolator_pool::pool::pools::Pools;
 use serde::Serialize;
 
-/// Between two looks.
+/// The time between two records.
 pub(super) const INTERVAL: Duration = Duration::from_secs(5);
 
-/// A quarter of an hour.
+/// Records of a quarter of an hour.
 const MOST: usize = 181;
 
 type Buckets = [u64; BOUNDS.len() + 1];
 
-/// The sums of a pool at one moment, and its state. Sums only grow, also if a pool goes and comes again.
+/// The sums of a pool at one moment, and its state. Sums only grow, also if a pool is removed and added again.
 #[derive(Debug, Clone, Copy)]
 struct Look {
     calls: u64,
@@ -43,7 +43,7 @@ struct Moment {
 #[derive(Debug, Default)]
 pub(super) struct History(Mutex<VecDeque<Moment>>);
 
-/// What has happened in an interval.
+/// The events of an interval.
 #[derive(Debug, Serialize)]
 pub(super) struct Interval {
     /// Requests that wait for their turn, at its end.
@@ -51,7 +51,7 @@ pub(super) struct Interval {
     pools: BTreeMap<String, OfPool>,
 }
 
-/// The same of one pool.
+/// The events of one pool in an interval.
 #[derive(Debug, Serialize)]
 struct OfPool {
     /// Programs with an outcome.
@@ -59,15 +59,16 @@ struct OfPool {
     /// Cells and commands of sessions.
     cells: u64,
     sessions_opened: u64,
-    /// Programs and sessions that got a sandbox, and those of them that found one ready.
+    /// Programs and sessions that got a sandbox, and those of them that got one from the pool.
     starts: u64,
     ready_starts: u64,
-    /// How long programs took.
-    #[serde(flatten)]
-    call_times: Quantiles,
-    /// How long cells took.
+    /// Times of programs in milliseconds, if there were any.
+    p50_ms: Option<f64>,
+    p95_ms: Option<f64>,
+    p99_ms: Option<f64>,
+    /// Times of cells.
     cell_times: Quantiles,
-    /// Sandboxes that wait, at its end.
+    /// Idle sandboxes, at its end.
     ready: usize,
     /// Sandboxes in which a program runs, at its end.
     in_use: usize,
@@ -82,7 +83,7 @@ struct Quantiles {
 }
 
 impl Quantiles {
-    /// Of what was added between two moments.
+    /// The quantiles of the times between two moments.
     fn between(before: &Buckets, after: &Buckets) -> Self {
         let mut times = *after;
         for (count, before) in times.iter_mut().zip(before) {
@@ -94,7 +95,7 @@ impl Quantiles {
 }
 
 impl History {
-    /// Looks at the pools now.
+    /// Records the pools now.
     pub(super) fn look(&self, pools: &Pools) {
         let mut status = pools.status();
         let of_pool = |(name, counts): (&str, &PoolCounts)| {
@@ -140,13 +141,17 @@ impl Look {
 
     fn since(&self, before: &Self) -> OfPool {
         let starts = |start: Start| self.starts[start as usize] - before.starts[start as usize];
+        let Quantiles { p50_ms, p95_ms, p99_ms } =
+            Quantiles::between(&before.call_times, &self.call_times);
         OfPool {
             calls: self.calls - before.calls,
             cells: self.cells - before.cells,
             sessions_opened: self.sessions_opened - before.sessions_opened,
             starts: Start::ALL.into_iter().map(starts).sum(),
             ready_starts: starts(Start::Hot) + starts(Start::Warm),
-            call_times: Quantiles::between(&before.call_times, &self.call_times),
+            p50_ms,
+            p95_ms,
+            p99_ms,
             cell_times: Quantiles::between(&before.cell_times, &self.cell_times),
             ready: self.ready,
             in_use: self.in_use,
@@ -164,7 +169,7 @@ impl Moment {
     }
 }
 
-/// The time in seconds below which this share of the times is, as far as the buckets tell. `None` if there are none.
+/// The time in seconds below which this share of the times is, interpolated within a bucket. `None` if there are none.
 pub(super) fn quantile(buckets: &Buckets, share: f64) -> Option<f64> {
     let count: u64 = buckets.iter().sum();
     if count == 0 {

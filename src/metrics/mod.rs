@@ -1,12 +1,14 @@
-//! What there is and what has happened, in the formats of Prometheus.
+//! Metrics in Prometheus format, and the status of the server for operators.
 //!
-//! Requests only add to atomic numbers. All else is looked up when somebody asks, and what takes time to look up is
-//! remembered for a while. No label has a value that a client chooses.
+//! Requests only add to atomic numbers. The rest is looked up when metrics are requested; values that take time are cached. No
+//! label has a value that a client chooses.
 
+mod encode;
 mod families;
 mod history;
 pub(crate) mod operations;
 pub(crate) mod reloads;
+mod sources;
 mod status;
 mod waiting;
 
@@ -21,14 +23,9 @@ use prometheus_client::encoding::{DescriptorEncoder, prometheus_text, text};
 use prometheus_client::registry::Registry;
 
 use self::history::{History, INTERVAL};
-use self::operations::Operations;
-use self::reloads::Reloads;
+pub(crate) use self::sources::{Held, Sources};
 pub(crate) use self::status::{Reason, Status};
 use self::waiting::Waiting;
-use crate::audit::Audit;
-use crate::packages::Packages;
-use crate::sessions::Sessions;
-use crate::traces::Traces;
 
 /// A format of metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,39 +44,6 @@ impl Format {
             Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
         }
     }
-}
-
-/// How many things are kept for clients, and their size.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Held {
-    /// What they are.
-    pub kind: &'static str,
-    /// How many there are.
-    pub count: usize,
-    /// Their size in bytes, as it counts.
-    pub bytes: usize,
-}
-
-/// Where the numbers come from.
-pub(crate) struct Sources {
-    /// The kind of the engine.
-    pub engine: &'static str,
-    /// The pools.
-    pub pools: Arc<Pools>,
-    /// The sessions.
-    pub sessions: Sessions,
-    /// The answers to clients.
-    pub operations: Arc<Operations>,
-    /// The sets of packages.
-    pub packages: Packages,
-    /// The audit log.
-    pub audit: Audit,
-    /// What is kept for clients.
-    pub held: Vec<Held>,
-    /// The traces of calls.
-    pub traces: Traces,
-    /// What became of other configurations.
-    pub reloads: Arc<Reloads>,
 }
 
 /// The metrics of a server; cheap to clone.
@@ -101,8 +65,7 @@ impl fmt::Debug for Metrics {
 }
 
 impl Metrics {
-    /// Of a server that begins now. `look` finds where the numbers come from at a moment: that changes with the
-    /// configuration.
+    /// The metrics of a server that starts now. `look` returns the current sources, which change with the configuration.
     pub(crate) fn new(look: impl Fn() -> Sources + Send + Sync + 'static) -> Self {
         let began = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self(Arc::new(Inner {
@@ -113,7 +76,7 @@ impl Metrics {
         }))
     }
 
-    /// Remembers the last minutes. Never returns; dropping the future ends it.
+    /// Records the history. Never returns; dropping the future ends it.
     pub(crate) async fn watch(self) -> Infallible {
         loop {
             self.0.history.look(&self.pools());
@@ -130,10 +93,11 @@ impl Metrics {
     pub(crate) fn status(&self, not_ready: &[Reason]) -> Status {
         let sources = (self.0.look)();
         self.0.waiting.look(&sources.pools);
-        Status::of(&self.0, &sources, not_ready)
+        let Inner { waiting, history, began, .. } = &*self.0;
+        Status::of(&sources, &waiting.known(), history.intervals(), *began, not_ready)
     }
 
-    /// All of them as they are now, but for the memory of what waits, which may be a while old.
+    /// All metrics as they are now. Only the memory of idle sandboxes may be older.
     pub(crate) fn written(&self, format: Format) -> Result<String, fmt::Error> {
         self.0.waiting.look(&self.pools());
         let mut registry = Registry::default();

@@ -1,24 +1,24 @@
-//! What became of the attempts to load the configuration.
+//! The attempts to load the configuration again.
 
 use std::sync::Mutex;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use isolator_pool::lock::lock;
 
-/// The last attempts. The one at the start has succeeded, or there would be no server.
+/// The last failed and the last successful attempt. The one at the start was successful, or there would be no server.
 #[derive(Debug)]
 pub(crate) struct Reloads(Mutex<Last>);
 
 #[derive(Debug)]
 struct Last {
-    failure: Option<Failure>,
+    failure: Option<FailedReload>,
     success: SystemTime,
 }
 
-/// Why the last attempt failed.
+/// An attempt that failed.
 #[derive(Debug, Clone)]
-pub(crate) struct Failure {
-    /// When that was.
+pub(crate) struct FailedReload {
+    /// Its time.
     pub at: SystemTime,
     /// The error.
     pub error: String,
@@ -31,21 +31,21 @@ impl Default for Reloads {
 }
 
 impl Reloads {
-    /// Notes an attempt.
+    /// Records an attempt.
     pub(crate) fn ended<T>(&self, ended: &Result<T, String>) {
         let (mut last, at) = (lock(&self.0), SystemTime::now());
         match ended {
             Ok(_) => *last = Last { failure: None, success: at },
-            Err(error) => last.failure = Some(Failure { at, error: error.clone() }),
+            Err(error) => last.failure = Some(FailedReload { at, error: error.clone() }),
         }
     }
 
-    /// Why the last one failed, if it did.
-    pub(crate) fn failure(&self) -> Option<Failure> {
+    /// The last attempt, if it failed.
+    pub(crate) fn failure(&self) -> Option<FailedReload> {
         lock(&self.0).failure.clone()
     }
 
-    /// When one last succeeded, in seconds since 1970.
+    /// The time of the last success, in seconds since 1970.
     pub(crate) fn last_success(&self) -> f64 {
         let success = lock(&self.0).success;
         success.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()

@@ -13,18 +13,18 @@ use isolator_pool::pool::sizing::Seen;
 use serde::Serialize;
 
 use super::history::{INTERVAL, Interval};
-use super::reloads::Failure as Failed;
-use super::waiting::template_bytes;
-use super::{Inner, Sources};
+use super::reloads::FailedReload;
+use super::sources::Sources;
+use super::waiting::{Memory, template_bytes};
 use crate::log;
 use crate::sessions::SessionCounts;
 
 /// Why a server is not ready.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Reason {
-    /// What is wrong. Everybody may know it.
+    /// The problem, without details. Anybody may know it.
     pub what: String,
-    /// What is for operators: paths, and errors.
+    /// Details for operators: paths, and errors.
     pub detail: Option<String>,
 }
 
@@ -45,13 +45,13 @@ impl fmt::Display for Reason {
 /// The state of a server.
 #[derive(Debug, Serialize)]
 pub(crate) struct Status {
-    /// Why it serves no call, or none in some language. Nothing if it is ready.
+    /// The reasons why it serves no call, or none in some language. Empty if it is ready.
     not_ready: Vec<String>,
-    /// What is wrong although calls are served.
+    /// Problems although calls are served.
     warnings: Vec<String>,
     version: &'static str,
     engine: &'static str,
-    /// How long it has been running.
+    /// Its uptime.
     uptime_s: u64,
     /// Requests that run, and requests that wait for their turn.
     running: usize,
@@ -62,9 +62,9 @@ pub(crate) struct Status {
     /// Templates that are ready to be forked, and their memory, if there are some.
     templates: Option<usize>,
     template_bytes: Option<u64>,
-    /// Those with requests, the one with the most first.
+    /// Clients with requests, those with most first.
     clients: Vec<OneClient>,
-    /// What runs now, the oldest first.
+    /// Running programs and cells, the oldest first.
     programs: Vec<OneProgram>,
     pools: BTreeMap<String, OnePool>,
     failures: Vec<OneFailure>,
@@ -81,20 +81,20 @@ struct OneClient {
     waiting: usize,
 }
 
-/// A program, or a cell of a session. Its code is nobody's business.
+/// A program, or a cell of a session. Its code is private.
 #[derive(Debug, Serialize)]
 struct OneProgram {
     pool: String,
     client: String,
-    /// How a program got its sandbox; `session` for a cell.
+    /// The kind of start of a program; `session` for a cell.
     start: &'static str,
-    /// How long it has been running.
+    /// The time it has been running.
     ms: f64,
 }
 
 #[derive(Debug, Serialize)]
 struct OnePool {
-    /// Sandboxes that should wait at rest, and what that can be.
+    /// The target number of idle sandboxes at rest, and its bounds.
     size: usize,
     min: usize,
     max: usize,
@@ -107,16 +107,16 @@ struct OnePool {
     /// Cells and commands of sessions, and sessions that were opened, since the start.
     cells: u64,
     sessions_opened: u64,
-    /// Programs and sessions that got a sandbox since the start, by how.
+    /// Programs and sessions that got a sandbox since the start, by kind of start.
     starts: BTreeMap<&'static str, u64>,
-    /// How long replacing a sandbox typically takes, with all that waits in it: until it begins, and from then on.
+    /// The typical time to replace a sandbox, with everything that is preloaded: until it begins, and from then on.
     delay_ms: Option<f64>,
     making_ms: Option<f64>,
-    /// Calls since the start by how many sandboxes of the pool were being made when they came, and the most in a minute.
+    /// Calls since the start, by the number of sandboxes of the pool that were being made then, and the most calls in a minute.
     depths: Vec<f64>,
     busiest_minute: u64,
     memory_bytes: Option<u64>,
-    /// The same for each sandbox.
+    /// The memory of one sandbox.
     sandbox_bytes: Option<u64>,
     last_error: Option<String>,
 }
@@ -126,21 +126,21 @@ struct OneFailure {
     at: String,
     pool: String,
     message: String,
-    /// What an operator can do about it.
+    /// Advice for an operator.
     advice: &'static str,
     count: u64,
 }
 
-/// With one digit after the point.
+/// Milliseconds with one decimal.
 fn ms(time: Duration) -> f64 {
     (time.as_secs_f64() * 1e4).round() / 10.0
 }
 
-/// The most clients and programs that are told.
+/// Most clients and programs that are listed.
 const MOST_CLIENTS: usize = 20;
 const MOST_PROGRAMS: usize = 50;
 
-/// What an operator can do about such failures.
+/// Advice for an operator about such failures.
 fn advice(failure: Failure) -> &'static str {
     match failure {
         Failure::Busy => {
@@ -161,14 +161,14 @@ fn advice(failure: Failure) -> &'static str {
     }
 }
 
-/// What is wrong although calls are served.
+/// Problems although calls are served.
 fn warnings(sources: &Sources) -> Vec<String> {
-    let reload = sources.reloads.failure().map(|Failed { at, error }| {
+    let reload = sources.reloads.failure().map(|FailedReload { at, error }| {
         let at = format_rfc3339_seconds(at);
         let error = error.lines().map(str::trim).collect::<Vec<_>>().join(" ");
         format!("the configuration was not loaded again at {at}, and the one before is in force: {error}")
     });
-    // If calls are refused for it, that is said first.
+    // If calls are refused because of it, that is among the reasons already.
     let audit = sources.audit.failure().filter(|_| sources.audit.refusal().is_none());
     let lost = sources.audit.counts().map_or(0, |counts| counts.lost);
     let audit = audit.map(|why| {
@@ -179,7 +179,7 @@ fn warnings(sources: &Sources) -> Vec<String> {
     reload.into_iter().chain(audit).chain(log::problem()).collect()
 }
 
-/// What runs now, the oldest first.
+/// Running programs and cells, the oldest first.
 fn programs(sources: &Sources) -> Vec<OneProgram> {
     let of_pools = sources.pools.counts().flat_map(|(pool, counts)| {
         let known = move |program: Program| {
@@ -190,7 +190,7 @@ fn programs(sources: &Sources) -> Vec<OneProgram> {
     let cells = sources.sessions.running().into_iter();
     let cells = cells.map(|(client, language, since)| (since, language, client, "session"));
     let mut all: Vec<_> = of_pools.chain(cells).collect();
-    all.sort_by_key(|(since, ..)| *since);
+    all.sort_unstable_by_key(|(since, ..)| *since);
     all.truncate(MOST_PROGRAMS);
     all.into_iter()
         .map(|(since, pool, client, start)| OneProgram {
@@ -203,8 +203,13 @@ fn programs(sources: &Sources) -> Vec<OneProgram> {
 }
 
 impl Status {
-    pub(super) fn of(inner: &Inner, sources: &Sources, not_ready: &[Reason]) -> Self {
-        let Inner { waiting: waiting_memory, history, began, .. } = inner;
+    pub(super) fn of(
+        sources: &Sources,
+        memory: &Memory,
+        intervals: Vec<Interval>,
+        began: f64,
+        not_ready: &[Reason],
+    ) -> Self {
         let pools = &sources.pools;
         let (running, waiting) = pools.load();
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -217,11 +222,10 @@ impl Status {
                 waiting,
             })
             .collect();
-        clients.sort_by(|a, b| {
+        clients.sort_unstable_by(|a, b| {
             (b.running + b.waiting).cmp(&(a.running + a.waiting)).then(a.name.cmp(&b.name))
         });
         clients.truncate(MOST_CLIENTS);
-        let memory = waiting_memory.known();
         let mut status = pools.status();
         let sessions = sources.sessions.by_language();
         let of_pool = |(name, counts): (&str, &PoolCounts)| {
@@ -273,13 +277,13 @@ impl Status {
             leaving: pools.leaving(),
             sessions: sources.sessions.counts(),
             templates: pools.templates(),
-            template_bytes: template_bytes(&memory),
+            template_bytes: template_bytes(memory),
             clients,
             programs: programs(sources),
             pools: pools_by_name,
             failures: failures.collect(),
             interval_s: INTERVAL.as_secs(),
-            intervals: history.intervals(),
+            intervals,
         }
     }
 }

@@ -1,32 +1,32 @@
-//! What a request asks for: names of sets, and requirements if the operator lets requests bring their own.
+//! The packages that a request asks for: names of sets, and requirements if the operator lets requests bring their own.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use crate::config::{Config, Language};
 use crate::packages::refusal::Refusal;
-use crate::packages::requirement::{self, BadRequirement, MOST, Recipe, Requirement};
+use crate::requirement::{self, BadRequirement, MOST, Recipe, Requirement};
 
-/// What a request asks for. All of it becomes one set.
+/// The packages that a request asks for. Together they become one set.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Asked {
     /// Names of sets, and requirements such as `humanize==4.*`, in any order.
     pub names_or_requirements: Vec<String>,
 }
 
-/// A set that can be built: what is in it, and where it comes from.
+/// A set that can be built.
 #[derive(Debug, Clone)]
 pub(super) struct Plan {
-    /// What tells it from others.
+    /// Its identity before it is resolved.
     pub key: Key,
-    /// What is in it.
+    /// Its requirements.
     pub recipe: Recipe,
     /// The sets of the configuration that it is made from, by their names. Those that have locks keep to them.
-    pub parts: BTreeMap<String, Recipe>,
+    pub parts: Vec<(String, Recipe)>,
     /// Whether all of it is in sets that the configuration names.
     pub is_named: bool,
 }
 
-/// What tells one set from another before it is resolved.
+/// The identity of a set before it is resolved.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Key {
     /// The language's name.
@@ -38,7 +38,7 @@ pub(super) struct Key {
 }
 
 impl Key {
-    /// What the set is called in messages.
+    /// The set in messages.
     pub(super) fn called(&self) -> String {
         match &self.set {
             Some(name) => format!("the set of packages {name}"),
@@ -60,18 +60,19 @@ pub(super) fn sets_for(config: &Config, language: &str) -> Vec<String> {
     sets.map(|set| set.name.clone()).collect()
 }
 
-/// What has to be there for a request. The language is that of its program.
+/// The plan for a request, whose program is in this language.
 ///
 /// # Errors
 ///
-/// When the request asks for what there is not, or what it may not have.
+/// When the request asks for something that does not exist, or that it may not have.
 pub(super) fn plan(config: &Config, language: &Language, asked: &Asked) -> Result<Plan, Refusal> {
     let Some(interpreter) = language.kernel else {
         return Err(Refusal::NoPackages(language.name.clone()));
     };
     let of_language = || (language.name.clone(), sets_for(config, &language.name));
-    let texts: BTreeSet<&str> =
-        asked.names_or_requirements.iter().map(|text| text.trim()).collect();
+    let mut texts: Vec<&str> = asked.names_or_requirements.iter().map(|it| it.trim()).collect();
+    texts.sort_unstable();
+    texts.dedup();
     if texts.is_empty() || texts.len() > MOST {
         return Err(Refusal::TooMany { asked: texts.len(), most: MOST });
     }
@@ -94,7 +95,7 @@ pub(super) fn plan(config: &Config, language: &Language, asked: &Asked) -> Resul
         }
     }
     let mut requirements = Vec::new();
-    let mut parts = BTreeMap::new();
+    let mut parts = Vec::new();
     let recipe_of = |requirements: Vec<Requirement>| {
         Recipe::new(interpreter, requirements).map_err(|error| bad(config, language, &error))
     };
@@ -102,7 +103,7 @@ pub(super) fn plan(config: &Config, language: &Language, asked: &Asked) -> Resul
         let read = set.requirements.iter().map(|text| read(config, language, text));
         let read = read.collect::<Result<Vec<_>, _>>()?;
         requirements.extend(read.iter().cloned());
-        parts.insert(set.name.clone(), recipe_of(read)?);
+        parts.push((set.name.clone(), recipe_of(read)?));
     }
     if let Some(on_demand) = config.packages.on_demand() {
         let mut forbidden = Vec::new();
@@ -131,17 +132,22 @@ pub(super) fn plan(config: &Config, language: &Language, asked: &Asked) -> Resul
     Ok(Plan { key, recipe, parts, is_named: own.is_empty() })
 }
 
-/// What has to be there for a set of the configuration.
+/// The plan of a set of the configuration, and its language.
 ///
 /// # Errors
 ///
-/// When a requirement can't be read.
-pub(super) fn plan_of_set(
-    config: &Config,
-    language: &Language,
-    name: &str,
-) -> Result<Plan, Refusal> {
-    plan(config, language, &Asked { names_or_requirements: vec![name.to_owned()] })
+/// When there is no such set, or a requirement can't be read.
+pub(super) fn plan_of_set(config: &Config, name: &str) -> Result<(Arc<Language>, Plan), Refusal> {
+    let set = config.packages.sets.get(name);
+    let Some(language) = set.and_then(|set| config.languages.get(&set.language)) else {
+        return Err(Refusal::NoSuchSet {
+            asked: name.to_owned(),
+            language: "any language".to_owned(),
+            sets: config.packages.sets.keys().cloned().collect(),
+        });
+    };
+    let asked = Asked { names_or_requirements: vec![name.to_owned()] };
+    Ok((Arc::clone(language), plan(config, language, &asked)?))
 }
 
 fn read(config: &Config, language: &Language, text: &str) -> Result<Requirement, Refusal> {

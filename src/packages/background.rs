@@ -1,5 +1,5 @@
-//! What `serve` does without being asked. It builds the sets of the configuration, one after the other, and again after their
-//! image was updated or the index was away. And it lets go of sets that another process has removed.
+//! The background tasks of `serve`. One builds the sets of the configuration, one after the other, and again after their
+//! image was updated or the index could not be reached. The other forgets sets that another process has removed.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -9,13 +9,15 @@ use isolator_pool::lock::lock;
 use isolator_pool::pool::admission::Client;
 use tokio::time::Instant;
 
-use crate::packages::jobs::{Joined, Known, Step};
-use crate::packages::{Shared, blocking, follow};
+use crate::packages::asked::plan_of_set;
+use crate::packages::jobs::{Joined, KnownSet};
+use crate::packages::making;
+use crate::packages::shared::Shared;
 
-/// How often the server looks whether a set is missing.
+/// The interval at which the server looks for missing and for removed sets.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
-/// How long a set waits for the image of its language, before its first sandbox has to ask for the image.
+/// The time that a set waits for the image of its language. After that, its own sandbox asks for the image.
 const IMAGE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Builds what is missing until the server stops.
@@ -23,16 +25,16 @@ pub(super) async fn run(shared: Arc<Shared>) {
     let began = Instant::now();
     let mut looked = HashSet::new();
     loop {
-        // What is there is known before the first build, which may take minutes.
+        // Clients should see which sets are there before the first build, which may take minutes.
         for (name, set) in &shared.config.packages.sets {
-            let is_up = shared.workshop.image(&set.language).is_some();
+            let is_up = shared.backend.image(&set.language).is_some();
             if !is_up || !looked.insert(name.clone()) {
                 continue;
             }
             tokio::select! {
                 biased;
                 () = shared.stop.cancelled() => return,
-                () = shared.look(name) => {}
+                () = making::look(&shared, name) => {}
             }
         }
         for name in shared.config.packages.sets.keys() {
@@ -61,28 +63,27 @@ pub(super) async fn watch(shared: Arc<Shared>) {
         tokio::select! {
             biased;
             () = shared.stop.cancelled() => return,
-            () = let_go(&shared) => {}
+            () = forget_removed(&shared) => {}
         }
     }
 }
 
-/// Forgets sets that are not in the store anymore, and takes from the engine what it has of them.
-async fn let_go(shared: &Shared) {
+/// Forgets sets that are not in the store anymore, and takes them from the engine.
+async fn forget_removed(shared: &Shared) {
     let mut known: HashSet<String> = shared.jobs.ready().into_iter().collect();
     known.extend(lock(&shared.provided).iter().cloned());
-    let left: Vec<_> = lock(&shared.left).iter().cloned().collect();
+    let left = lock(&shared.left).clone();
     known.extend(left.iter().cloned());
-    let workshop = Arc::clone(&shared.workshop);
-    let gone = move || -> Vec<String> {
-        known.into_iter().filter(|hash| !workshop.is_there(hash)).collect()
-    };
-    let Ok(gone) = blocking(gone).await else { return };
+    let gone = shared.blocking(move |backend| -> Vec<String> {
+        known.into_iter().filter(|hash| !backend.is_there(hash)).collect()
+    });
+    let Ok(gone) = gone.await else { return };
     for hash in gone {
         let gate = shared.gate(&hash);
-        // Whoever takes it at this moment finds out by themselves, and programs that have it need what the engine has.
+        // A request that takes it now finds out itself, and programs that have it need it on the engine.
         let Ok(_leaving) = gate.try_write() else { continue };
-        let (workshop, own) = (Arc::clone(&shared.workshop), hash.clone());
-        let is_back = blocking(move || workshop.is_there(&own)).await.unwrap_or(true);
+        let own = hash.clone();
+        let is_back = shared.blocking(move |backend| backend.is_there(&own)).await.unwrap_or(true);
         if is_back || shared.is_held(&hash) {
             continue;
         }
@@ -99,30 +100,30 @@ async fn let_go(shared: &Shared) {
 
 async fn build_if_missing(shared: &Arc<Shared>, name: &str, began: Instant) {
     // A set with a wrong requirement can't be in a valid configuration.
-    let Ok((language, plan)) = shared.plan_of(name) else { return };
-    let image = shared.workshop.image(&language.name);
-    // The pools come first: their sandboxes are what hosts wait for.
+    let Ok((language, plan)) = plan_of_set(&shared.config, name) else { return };
+    let image = shared.backend.image(&language.name);
+    // The pools come first: hosts wait for their sandboxes.
     if image.is_none() && began.elapsed() < IMAGE_TIMEOUT {
         return;
     }
     let is_there = match shared.jobs.known(&plan.key) {
-        Known::Ready(ready) => ready.image.is_none() || ready.image == image,
-        Known::Failed(_) => shared.jobs.pause_left(&plan.key).is_some(),
-        Known::Nothing | Known::Building(_) => false,
+        KnownSet::Ready(ready) => ready.image.is_none() || ready.image == image,
+        KnownSet::Failed(_) => shared.jobs.pause_left(&plan.key).is_some(),
+        KnownSet::Nothing | KnownSet::Building(_) => false,
     };
     if is_there {
         return;
     }
     let mut waiting = match shared.jobs.join(&plan.key, &Client::Server, image.as_deref(), false) {
-        // What is in the way is over at another time.
+        // It is tried again in the next round.
         Err(_) | Ok(Joined::Ready(_)) => return,
         Ok(Joined::Waiting(waiting)) => waiting,
         Ok(Joined::Begun(waiting, begun)) => {
-            shared.begin(&language, plan, begun);
+            making::begin(shared, &language, plan, begun);
             waiting
         }
     };
-    // Its task says what came of it.
-    let _ = follow(&mut waiting, None).await;
-    debug_assert!(matches!(&*waiting.step.borrow(), Step::Done(_)) || shared.stop.is_cancelled());
+    // Its task logs the result.
+    let _ = waiting.follow(None).await;
+    debug_assert!(waiting.is_done() || shared.stop.is_cancelled());
 }

@@ -1,5 +1,6 @@
-//! Taking a set that is there: nobody removes it as long as somebody has it.
+//! Taking a set that is there: it is not removed as long as it is held.
 
+use std::error::Error;
 use std::sync::{Arc, Weak};
 use std::time::SystemTime;
 
@@ -9,8 +10,8 @@ use tokio::sync::RwLock;
 
 use crate::config::Language;
 use crate::packages::refusal::Refusal;
-use crate::packages::store::{StoreError, StoredSet};
-use crate::packages::{Shared, blocking, short};
+use crate::packages::shared::Shared;
+use crate::packages::store::{StoreError, StoredSet, short};
 
 /// Why a set that was there could not be taken.
 pub(super) enum Lost {
@@ -21,7 +22,7 @@ pub(super) enum Lost {
 }
 
 impl Shared {
-    /// Takes a set, so that nobody removes it, and brings it to the engine.
+    /// Takes a set, so that it is not removed, and brings it to the engine.
     pub(super) async fn take(
         &self,
         language: &Language,
@@ -35,25 +36,25 @@ impl Shared {
             None => self.hold(set).await?,
         };
         lock(&self.uses).insert(set.hash.clone(), SystemTime::now());
-        // The engine does it by itself at the first use, too, but that would be within the time of a sandbox.
+        // The engine does this at the first use, too, but a sandbox would wait for it.
         if !lock(&self.provided).contains(&set.hash) {
-            let provided = self.workshop.provide(&language.name, &held).await;
-            provided.map_err(|why| Lost::Refused(unusable(set, why)))?;
+            let provided = self.backend.provide(&language.name, &held).await;
+            provided.map_err(|error| Lost::Refused(unusable(set, error)))?;
             lock(&self.provided).insert(set.hash.clone());
         }
         Ok(held)
     }
 
     async fn hold(&self, set: &StoredSet) -> Result<Arc<PackageSet>, Lost> {
-        let (workshop, own) = (Arc::clone(&self.workshop), set.clone());
-        let held = blocking(move || {
-            let held = workshop.hold(&own);
+        let own = set.clone();
+        let held = self.blocking(move |backend| {
+            let held = backend.hold(&own);
             match &held {
-                Ok(_) => workshop.used(&own.hash),
-                // Whoever has changed its files, it comes back from its lock.
+                Ok(_) => backend.used(&own.hash),
+                // Its files were changed. It is built again from its lock.
                 Err(error @ StoreError::Changed { .. }) => {
                     tracing::error!(%error, "a set of packages is removed and built again");
-                    if let Err(error) = workshop.remove(&own.hash) {
+                    if let Err(error) = backend.remove(&own.hash) {
                         tracing::warn!(%error, hash = own.hash, "it can't be removed");
                     }
                 }
@@ -69,11 +70,11 @@ impl Shared {
                 Ok(held)
             }
             Err(StoreError::NoSuchSet(_)) => Err(Lost::Gone),
-            Err(error) => Err(Lost::Refused(unusable(set, error.to_string()))),
+            Err(error) => Err(Lost::Refused(unusable(set, error))),
         }
     }
 
-    /// Takes from the engine what it has of a set that is gone.
+    /// Takes a set that is gone from the engine, if it was brought there.
     pub(super) async fn withdraw(&self, hash: &str) {
         let is_first = lock(&self.provided).remove(hash);
         if is_first {
@@ -81,16 +82,16 @@ impl Shared {
         } else if !lock(&self.left).contains(hash) {
             return;
         }
-        match self.workshop.withdraw(hash).await {
+        match self.backend.withdraw(hash).await {
             Ok(()) => drop(lock(&self.left).remove(hash)),
             Err(error) if is_first => {
                 tracing::warn!(
-                    error,
+                    %error,
                     hash,
                     "a set of packages could not be taken from the engine; trying again"
                 );
             }
-            Err(error) => tracing::debug!(error, hash, "a set of packages is still on the engine"),
+            Err(error) => tracing::debug!(%error, hash, "a set of packages is still on the engine"),
         }
     }
 
@@ -99,7 +100,7 @@ impl Shared {
         lock(&self.held).get(hash).is_some_and(|set| set.strong_count() > 0)
     }
 
-    /// What excludes that a set is removed while it is taken.
+    /// The lock that keeps a set from being removed while it is taken.
     pub(super) fn gate(&self, hash: &str) -> Arc<RwLock<()>> {
         let mut gates = lock(&self.gates);
         if let Some(gate) = gates.get(hash).and_then(Weak::upgrade) {
@@ -112,6 +113,7 @@ impl Shared {
     }
 }
 
-fn unusable(set: &StoredSet, why: String) -> Refusal {
-    Refusal::Unusable { what: format!("the set of packages {}", short(&set.hash)), why }
+fn unusable(set: &StoredSet, error: impl Error + Send + Sync + 'static) -> Refusal {
+    let what = format!("the set of packages {}", short(&set.hash));
+    Refusal::Unusable { what, why: Arc::new(error) }
 }

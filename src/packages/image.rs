@@ -1,24 +1,24 @@
-//! What is known of a language's image: its interpreter, and what that needs and has already.
+//! The image of a language: its interpreter, the packages that it has, and the requirements that apply to it.
 
 use isolator_pool::engine::preload::Interpreter;
 
-use super::requirement::{self, Machine, Requirement};
 use super::{Packages, satisfies};
 use crate::config::Language;
-
-/// Most requirements of a program that a note repeats.
-pub(crate) const MOST_TOLD: usize = 10;
+use crate::packages::target::Target;
+use crate::requirement::{self, Machine, Requirement, shown};
 
 impl Packages {
+    /// The interpreter of a language, if it can be found out.
+    async fn target(&self, language: &Language) -> Option<Target> {
+        let target = self.shared.as_ref()?.backend.target(language).await;
+        let log =
+            |error| tracing::debug!(%error, language = language.name, "an image is not known");
+        target.map_err(log).ok()
+    }
+
     /// The version of a language's interpreter, if it can be found out.
     pub(crate) async fn version(&self, language: &Language) -> Option<String> {
-        match self.shared.workshop.version(language).await {
-            Ok(version) => Some(version),
-            Err(error) => {
-                tracing::debug!(%error, language = language.name, "the version of an interpreter is not known");
-                None
-            }
-        }
+        self.target(language).await.map(|target| target.version)
     }
 
     /// Whether the image of a language satisfies all these requirements by itself.
@@ -26,27 +26,20 @@ impl Packages {
         if language.kernel != Some(Interpreter::Python) || wanted.is_empty() {
             return false;
         }
-        match self.shared.workshop.in_image(language).await {
-            Ok(there) => wanted.iter().all(|wanted| satisfies::has_version(&there, wanted)),
-            Err(error) => {
-                tracing::debug!(%error, language = language.name, "the packages of an image are not known");
-                false
-            }
-        }
+        let target = self.target(language).await;
+        target.is_some_and(|it| wanted.iter().all(|one| satisfies::has_version(&it.packages, one)))
     }
 
-    /// Those of these names and requirements that a language's interpreter needs: requirements whose marker is false there are left
-    /// out. If its version is not known, those are left out whose marker is false for every version.
+    /// The names and requirements of these that a language's interpreter needs: requirements whose marker is false there are left
+    /// out. If its version is not known, only those are whose marker is false for every version.
     pub(crate) async fn needed(&self, language: &Language, mut texts: Vec<String>) -> Vec<String> {
         let has_marker = texts.iter().any(|text| text.contains(';'));
         if !has_marker || language.kernel != Some(Interpreter::Python) {
             return texts;
         }
-        let machine = self.shared.workshop.machine(language).await.unwrap_or_else(|error| {
-            tracing::debug!(%error, language = language.name, "the machine of an interpreter is not known");
-            Machine::default()
-        });
-        // What can't be read is refused later, with the reason.
+        let target = self.target(language).await;
+        let machine = target.map_or_else(Machine::default, |target| target.machine());
+        // A requirement that can't be read is refused later, with the reason.
         texts.retain(|text| {
             let read = requirement::parse(Interpreter::Python, text);
             read.map_or(true, |requirement| requirement.is_needed(&machine))
@@ -54,7 +47,7 @@ impl Packages {
         texts
     }
 
-    /// The same for what a program asks for. If it needs nothing of that, there is a note for its author.
+    /// The same for the packages of a program. If none is needed, there is a note for its author.
     pub(crate) async fn needed_of(
         &self,
         language: &Language,
@@ -68,15 +61,6 @@ impl Packages {
         }
         needed
     }
-}
-
-/// Requirements of a program, for people.
-pub(crate) fn shown(texts: &[String]) -> String {
-    let mut shown: Vec<&str> = texts.iter().take(MOST_TOLD).map(String::as_str).collect();
-    if texts.len() > MOST_TOLD {
-        shown.push("…");
-    }
-    shown.join(", ").chars().filter(|c| !c.is_control()).collect()
 }
 
 #[cfg(test)]

@@ -1,12 +1,13 @@
-//! Builds that are under way, what came of those before, and who waits for them.
+//! The jobs that build sets: those that run, the results of those before, and the requests that wait for them.
 //!
-//! For each set there is one build at a time, however many ask. It belongs to nobody who asks: it goes on when they go
-//! away, because the next one who asks needs it, too.
+//! There is one build of a set at a time, however many requests ask for it. It goes on when they are cancelled, because the next
+//! request for the set needs it, too.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use isolator_pool::engine::Progress;
 use isolator_pool::lock::lock;
 use isolator_pool::pool::admission::Client;
 use tokio::sync::watch;
@@ -19,19 +20,19 @@ use crate::packages::store::StoredSet;
 /// Builds that run or wait for their turn.
 pub(super) const MOST_BUILDS: usize = 32;
 
-/// Builds that have begun, also those that are still looked for in the store. Where builds wait for their turn, the clients
-/// with many make room for those with few, so this is only so large that clients with many don't keep others out.
+/// Builds that have begun, also those whose sets are still looked for in the store. In the queue for turns, clients with many builds
+/// make room for those with few, so this limit only has to be too large for clients with many to keep others out.
 const MOST_BEGUN: usize = 4 * MOST_BUILDS;
 
 /// Calls that wait for builds.
 const MOST_WAITERS: usize = 256;
 
-/// How long a failed build is remembered: twice as long after each one, up to a bound.
+/// The time that a failed build is remembered: twice as long after each failure, up to a bound.
 const FIRST_PAUSE: Duration = Duration::from_secs(5);
 const FIRST_PAUSE_IF_LASTING: Duration = Duration::from_secs(30);
 const LONGEST_PAUSE: Duration = Duration::from_secs(120);
 
-/// Sets and failures that are remembered. The rest is found again in the store, or with another try.
+/// Sets and failures that are remembered. Others are found again in the store, or with another try.
 const MOST_REMEMBERED: usize = 1024;
 
 /// A set that was there when it was last looked for.
@@ -43,35 +44,41 @@ pub(super) struct Ready {
     pub image: Option<String>,
 }
 
-/// What came of a build.
+/// The result of a build.
 pub(super) type Made = Result<Arc<Ready>, Refusal>;
 
-/// Where a build is.
+/// The progress of a build.
 #[derive(Debug, Clone)]
 pub(super) enum Step {
-    /// What is being done, in a line for people; empty while the set is looked for, which takes a moment.
+    /// The current step, in a line for people; empty while the set is looked for, which takes a moment.
     Doing(String),
     /// It has ended.
     Done(Made),
 }
 
-/// What is known of a set.
-struct Entry {
+/// The last job of a set.
+struct Job {
     state: State,
     /// Builds that failed, in a row.
     failures: u32,
-    /// When it was asked for last.
+    /// The time of the last request for it.
     used: Instant,
 }
 
+impl Job {
+    fn new(state: State, failures: u32) -> Self {
+        Self { state, failures, used: Instant::now() }
+    }
+}
+
 enum State {
-    /// A task builds it. It holds the other end.
+    /// A task builds it. It holds the other ends of the channels.
     Building {
         step: watch::Receiver<Step>,
-        /// Who has asked for it, and began it.
+        /// The client whose request began it.
         client: Client,
-        /// All who have asked for it.
-        askers: watch::Sender<Vec<Client>>,
+        /// The clients that have asked for it so far, each once.
+        clients: watch::Sender<Vec<Client>>,
     },
     /// It was there.
     Ready(Arc<Ready>),
@@ -79,9 +86,9 @@ enum State {
     Failed { why: Refusal, since: Instant },
 }
 
-/// What an operator is told of a set.
-pub(super) enum Known {
-    /// Nothing yet.
+/// The state of a set, as far as it is known.
+pub(super) enum KnownSet {
+    /// Nothing is known yet.
     Nothing,
     /// It is being built; the step.
     Building(String),
@@ -91,38 +98,59 @@ pub(super) enum Known {
     Failed(Refusal),
 }
 
-/// What the task of a build has of those who wait for it.
+/// The channels of a task that builds a set.
 pub(super) struct Begun {
-    /// Where it tells its steps.
+    /// Reports its steps.
     pub step: watch::Sender<Step>,
     /// The clients that have asked for it so far, each once.
-    pub askers: watch::Receiver<Vec<Client>>,
+    pub clients: watch::Receiver<Vec<Client>>,
 }
 
-/// What somebody who asks for a set gets.
+/// The answer to a request for a set.
 pub(super) enum Joined {
     /// The set.
     Ready(Arc<Ready>),
-    /// A place among those who wait for it.
+    /// A build to wait for.
     Waiting(Waiting),
-    /// The same, and what the task has that now has to be started.
+    /// The same, and the channels of its task, which the caller has to start.
     Begun(Waiting, Begun),
 }
 
-/// All builds; one for a server.
+/// All jobs of a server.
 pub(super) struct Jobs {
     of_one_builds: usize,
     of_one_waiters: usize,
-    entries: Mutex<HashMap<Key, Entry>>,
+    jobs: Mutex<HashMap<Key, Job>>,
     waiters: Arc<Mutex<HashMap<Client, usize>>>,
 }
 
-/// A place among those who wait for a build; given back when dropped.
+/// A request that waits for a build. It counts until it is dropped.
 pub(super) struct Waiting {
-    /// How far the build is.
-    pub step: watch::Receiver<Step>,
+    step: watch::Receiver<Step>,
     client: Client,
     waiters: Arc<Mutex<HashMap<Client, usize>>>,
+}
+
+impl Waiting {
+    /// Waits for the end of the build, and reports its steps.
+    pub(super) async fn follow(&mut self, say: Option<Progress<'_>>) -> Made {
+        loop {
+            let step = self.step.borrow_and_update().clone();
+            match (step, say) {
+                (Step::Done(made), _) => return made,
+                (Step::Doing(line), Some(say)) if !line.is_empty() => say(&line),
+                (Step::Doing(_), _) => {}
+            }
+            if self.step.changed().await.is_err() {
+                return Err(Refusal::Stopping);
+            }
+        }
+    }
+
+    /// Whether the build has ended.
+    pub(super) fn is_done(&self) -> bool {
+        matches!(&*self.step.borrow(), Step::Done(_))
+    }
 }
 
 impl Drop for Waiting {
@@ -138,18 +166,19 @@ impl Drop for Waiting {
 }
 
 impl Jobs {
-    /// For one client, or for several, of which each can have half.
+    /// Jobs for one client, or for several, of which each can have half.
     pub(super) fn new(has_one_client: bool) -> Self {
         let of_one = |all: usize| if has_one_client { all } else { all / 2 };
         Self {
             of_one_builds: of_one(MOST_BUILDS),
             of_one_waiters: of_one(MOST_WAITERS),
-            entries: Mutex::default(),
+            jobs: Mutex::default(),
             waiters: Arc::default(),
         }
     }
 
-    /// Asks for a set that fits to `image`, if that is known. A build that failed a moment ago is not tried again, unless `again`.
+    /// Joins the job of a set that fits `image`, if that is known, or begins one. A build that failed a moment ago is not tried
+    /// again, unless `again`.
     ///
     /// # Errors
     ///
@@ -161,22 +190,22 @@ impl Jobs {
         image: Option<&str>,
         again: bool,
     ) -> Result<Joined, Refusal> {
-        let mut entries = lock(&self.entries);
+        let mut jobs = lock(&self.jobs);
         let mut failures = 0;
-        if let Some(entry) = entries.get_mut(key) {
-            entry.used = Instant::now();
-            failures = entry.failures;
-            match &entry.state {
+        if let Some(job) = jobs.get_mut(key) {
+            job.used = Instant::now();
+            failures = job.failures;
+            match &job.state {
                 State::Ready(ready) if is_for(ready, image) => {
                     return Ok(Joined::Ready(Arc::clone(ready)));
                 }
-                // A task that is gone without a word has nothing to wait for.
-                State::Building { step, askers, .. } if step.has_changed().is_ok() => {
+                // A task that panicked will never report its end.
+                State::Building { step, clients, .. } if step.has_changed().is_ok() => {
                     let waiting = self.wait(client, step.clone())?;
-                    askers.send_if_modified(|askers| {
-                        let is_new = !askers.contains(client);
+                    clients.send_if_modified(|clients| {
+                        let is_new = !clients.contains(client);
                         if is_new {
-                            askers.push(client.clone());
+                            clients.push(client.clone());
                         }
                         is_new
                     });
@@ -193,11 +222,11 @@ impl Jobs {
             }
         }
         let building = |of: Option<&Client>| {
-            let is_such = |entry: &&Entry| match &entry.state {
+            let is_such = |job: &&Job| match &job.state {
                 State::Building { client, .. } => of.is_none_or(|of| of == client),
                 _ => false,
             };
-            entries.values().filter(is_such).count()
+            jobs.values().filter(is_such).count()
         };
         let (waiting, own) = (building(None), building(Some(client)));
         if is_too_much(waiting, MOST_BEGUN, own, self.of_one_builds) {
@@ -205,42 +234,39 @@ impl Jobs {
         }
         let (sender, step) = watch::channel(Step::Doing(String::new()));
         let waiting = self.wait(client, step.clone())?;
-        let askers = watch::Sender::new(vec![client.clone()]);
-        let begun = Begun { step: sender, askers: askers.subscribe() };
-        let state = State::Building { step, client: client.clone(), askers };
-        entries.insert(key.clone(), Entry { state, failures, used: Instant::now() });
-        forget_some(&mut entries);
+        let clients = watch::Sender::new(vec![client.clone()]);
+        let begun = Begun { step: sender, clients: clients.subscribe() };
+        let state = State::Building { step, client: client.clone(), clients };
+        jobs.insert(key.clone(), Job::new(state, failures));
+        forget_oldest(&mut jobs);
         Ok(Joined::Begun(waiting, begun))
     }
 
     /// Notes that a set is there, unless something is known of it.
     pub(super) fn found(&self, key: &Key, ready: Arc<Ready>) -> bool {
-        let mut entries = lock(&self.entries);
-        if entries.contains_key(key) {
+        let mut jobs = lock(&self.jobs);
+        if jobs.contains_key(key) {
             return false;
         }
-        let entry = Entry { state: State::Ready(ready), failures: 0, used: Instant::now() };
-        entries.insert(key.clone(), entry);
-        forget_some(&mut entries);
+        jobs.insert(key.clone(), Job::new(State::Ready(ready), 0));
+        forget_oldest(&mut jobs);
         true
     }
 
-    /// Notes what came of a build, and tells those who wait. Returns whether a failure is the first in a row.
+    /// Notes the result of a build, and reports it to the requests that wait. Returns whether a failure is the first in a row.
     pub(super) fn end(&self, key: &Key, made: Made, waiters: &watch::Sender<Step>) -> bool {
-        let mut entries = lock(&self.entries);
-        let before = entries.get(key).map_or(0, |entry| entry.failures);
+        let mut jobs = lock(&self.jobs);
+        let before = jobs.get(key).map_or(0, |job| job.failures);
         match &made {
             Ok(ready) => {
-                let state = State::Ready(Arc::clone(ready));
-                entries.insert(key.clone(), Entry { state, failures: 0, used: Instant::now() });
+                jobs.insert(key.clone(), Job::new(State::Ready(Arc::clone(ready)), 0));
             }
             Err(why) if why.is_remembered() => {
                 let state = State::Failed { why: why.clone(), since: Instant::now() };
-                let failures = before.saturating_add(1);
-                entries.insert(key.clone(), Entry { state, failures, used: Instant::now() });
+                jobs.insert(key.clone(), Job::new(state, before.saturating_add(1)));
             }
             Err(_) => {
-                entries.remove(key);
+                jobs.remove(key);
             }
         }
         waiters.send_replace(Step::Done(made));
@@ -249,56 +275,54 @@ impl Jobs {
 
     /// Forgets that a set was there, unless another was found meanwhile.
     pub(super) fn lost(&self, key: &Key, lost: &Arc<Ready>) {
-        let mut entries = lock(&self.entries);
+        let mut jobs = lock(&self.jobs);
         let is_same =
-            |entry: &Entry| matches!(&entry.state, State::Ready(ready) if Arc::ptr_eq(ready, lost));
-        if entries.get(key).is_some_and(is_same) {
-            entries.remove(key);
+            |job: &Job| matches!(&job.state, State::Ready(ready) if Arc::ptr_eq(ready, lost));
+        if jobs.get(key).is_some_and(is_same) {
+            jobs.remove(key);
         }
     }
 
     /// Forgets that sets with this hash were there.
     pub(super) fn removed(&self, hash: &str) {
-        let mut entries = lock(&self.entries);
-        entries.retain(
-            |_, entry| !matches!(&entry.state, State::Ready(ready) if ready.set.hash == hash),
-        );
+        let mut jobs = lock(&self.jobs);
+        jobs.retain(|_, job| !matches!(&job.state, State::Ready(ready) if ready.set.hash == hash));
     }
 
     /// The hashes of the sets that were there.
     pub(super) fn ready(&self) -> Vec<String> {
-        let hash = |entry: &Entry| match &entry.state {
+        let hash = |job: &Job| match &job.state {
             State::Ready(ready) => Some(ready.set.hash.clone()),
             _ => None,
         };
-        lock(&self.entries).values().filter_map(hash).collect()
+        lock(&self.jobs).values().filter_map(hash).collect()
     }
 
-    /// What is known of a set.
-    pub(super) fn known(&self, key: &Key) -> Known {
-        match lock(&self.entries).get(key).map(|entry| &entry.state) {
-            None => Known::Nothing,
+    /// The state of a set.
+    pub(super) fn known(&self, key: &Key) -> KnownSet {
+        match lock(&self.jobs).get(key).map(|job| &job.state) {
+            None => KnownSet::Nothing,
             Some(State::Building { step, .. }) => match &*step.borrow() {
-                Step::Doing(line) => Known::Building(line.clone()),
-                Step::Done(_) => Known::Nothing,
+                Step::Doing(line) => KnownSet::Building(line.clone()),
+                Step::Done(_) => KnownSet::Nothing,
             },
-            Some(State::Ready(ready)) => Known::Ready(Arc::clone(ready)),
-            Some(State::Failed { why, .. }) => Known::Failed(why.clone()),
+            Some(State::Ready(ready)) => KnownSet::Ready(Arc::clone(ready)),
+            Some(State::Failed { why, .. }) => KnownSet::Failed(why.clone()),
         }
     }
 
-    /// How long a failure of a set is still remembered, if there is one.
+    /// The time that a failure of a set is still remembered, if there is one.
     pub(super) fn pause_left(&self, key: &Key) -> Option<Duration> {
-        let entries = lock(&self.entries);
-        let entry = entries.get(key)?;
-        let State::Failed { why, since } = &entry.state else { return None };
-        pause(entry.failures, why).checked_sub(since.elapsed()).filter(|left| !left.is_zero())
+        let jobs = lock(&self.jobs);
+        let job = jobs.get(key)?;
+        let State::Failed { why, since } = &job.state else { return None };
+        pause(job.failures, why).checked_sub(since.elapsed()).filter(|left| !left.is_zero())
     }
 
-    /// How many builds run or wait for their turn.
+    /// The number of builds that run or wait for their turn.
     pub(super) fn building(&self) -> usize {
-        let entries = lock(&self.entries);
-        entries.values().filter(|entry| matches!(entry.state, State::Building { .. })).count()
+        let jobs = lock(&self.jobs);
+        jobs.values().filter(|job| matches!(job.state, State::Building { .. })).count()
     }
 
     fn wait(&self, client: &Client, step: watch::Receiver<Step>) -> Result<Waiting, Refusal> {
@@ -313,7 +337,7 @@ impl Jobs {
     }
 }
 
-/// Whether a client that has `own` of `all` can't have one more. A client that has none always can, however many others have.
+/// Whether a client that has `own` of `all` can't have one more. A client that has none can always have one.
 fn is_too_much(all: usize, most: usize, own: usize, most_of_one: usize) -> bool {
     own >= most_of_one || own > 0 && all >= most
 }
@@ -326,10 +350,10 @@ fn is_for(ready: &Ready, image: Option<&str>) -> bool {
     }
 }
 
-/// How long a failure is remembered after this many.
+/// The time that a failure is remembered, after this many.
 fn pause(failures: u32, why: &Refusal) -> Duration {
     let is_lasting = match why {
-        Refusal::Failed { is_lasting, .. } => *is_lasting,
+        Refusal::Failed { why, .. } => why.is_of_requirements(),
         // It would be downloaded again only to see that.
         Refusal::TooLarge { .. } => true,
         _ => false,
@@ -339,13 +363,13 @@ fn pause(failures: u32, why: &Refusal) -> Duration {
     doubled.min(LONGEST_PAUSE)
 }
 
-/// Forgets what nobody has asked for in the longest time, if there is too much.
-fn forget_some(entries: &mut HashMap<Key, Entry>) {
-    while entries.len() > MOST_REMEMBERED {
-        let is_over = |entry: &Entry| !matches!(entry.state, State::Building { .. });
-        let over = entries.iter().filter(|(_, entry)| is_over(entry));
-        let Some((oldest, _)) = over.min_by_key(|(_, entry)| entry.used) else { return };
+/// Forgets the jobs of sets that were asked for least recently, if there are too many.
+fn forget_oldest(jobs: &mut HashMap<Key, Job>) {
+    while jobs.len() > MOST_REMEMBERED {
+        let is_over = |job: &Job| !matches!(job.state, State::Building { .. });
+        let over = jobs.iter().filter(|(_, job)| is_over(job));
+        let Some((oldest, _)) = over.min_by_key(|(_, job)| job.used) else { return };
         let oldest = oldest.clone();
-        entries.remove(&oldest);
+        jobs.remove(&oldest);
     }
 }

@@ -1,5 +1,5 @@
-//! The line of builds that wait for their turn. It is by client, as that of calls is: a client that asks for much waits behind its
-//! own builds, and not before those of others. What the configuration names comes first.
+//! The queue of builds that wait for their turn. It is fair among clients, as that of calls is: a client with many builds waits
+//! behind its own ones, and not before those of others. The sets of the configuration come first.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ const AT_ONCE: usize = 2;
 /// Longest wait for a turn.
 const LONGEST_WAIT: Duration = Duration::from_secs(60 * 60);
 
-/// A line for one client, or for several, of which none has all turns at once.
+/// A queue for one client, or for several, of which none has all turns at once.
 pub(super) fn new(has_one_client: bool) -> Admission {
     let limits = AdmissionLimits {
         running: AT_ONCE,
@@ -31,30 +31,30 @@ pub(super) fn new(has_one_client: bool) -> Admission {
     Admission::new(limits, Some(Client::Server))
 }
 
-/// Waits for the turn of a build: the first one that any of those who ask for it has.
+/// Waits for the turn of a build: the first turn that any of the clients that ask for it gets.
 pub(super) async fn turn(
     line: &Admission,
     plan: &Plan,
-    mut askers: watch::Receiver<Vec<Client>>,
+    mut clients: watch::Receiver<Vec<Client>>,
 ) -> Result<Admitted, Refusal> {
-    // A set of the configuration is the server's, whoever asks for it.
+    // A set of the configuration is built for the server, whichever client asks for it.
     if plan.key.set.is_some() {
         return line.enter(&Client::Server).await.map_err(refused);
     }
     let mut places = FuturesUnordered::new();
     let mut known = 0;
     loop {
-        let new = askers.borrow_and_update()[known..].to_vec();
+        let new = clients.borrow_and_update()[known..].to_vec();
         known += new.len();
         places.extend(new.into_iter().map(async |client| line.enter(&client).await));
         tokio::select! {
             biased;
             Some(turn) = places.next() => match turn {
-                // The others still wait.
+                // Another client's place may still get a turn.
                 Err(_) if !places.is_empty() => {}
                 turn => return turn.map_err(refused),
             },
-            Ok(()) = askers.changed() => {}
+            Ok(()) = clients.changed() => {}
         }
     }
 }

@@ -1,35 +1,56 @@
-//! What the task of a build does: it looks for the set in the store, and otherwise resolves and installs it.
+//! The task that builds a set: it looks for the set in the store, and otherwise resolves and installs it.
 
 use std::sync::Arc;
 
-use isolator_pool::engine::Progress as Say;
+use isolator_pool::engine::Progress;
 use isolator_pool::quote::escaped;
 
 use crate::config::Language;
-use crate::packages::Shared;
-use crate::packages::asked::Plan;
-use crate::packages::blocking;
+use crate::packages::asked::{Plan, plan_of_set};
 use crate::packages::build::{BuildError, index_of};
-use crate::packages::jobs::{Begun, Ready, Step};
+use crate::packages::jobs::{Begun, KnownSet, Ready, Step};
 use crate::packages::line;
 use crate::packages::lock::Lock;
 use crate::packages::lock::pins::{LockedPart, pins};
 use crate::packages::refusal::Refusal;
-use crate::packages::requirement::Recipe;
 use crate::packages::room;
+use crate::packages::shared::Shared;
 use crate::packages::store::StoredSet;
+use crate::requirement::Recipe;
 
 /// Longest line of progress.
 const LONGEST_LINE: usize = 300;
 
-/// Builds a set unless it is there. Runs in a task of its own, and tells its steps to whoever waits.
-pub(super) async fn make(
+/// Starts the task of a build.
+pub(super) fn begin(shared: &Arc<Shared>, language: &Arc<Language>, plan: Plan, begun: Begun) {
+    let (shared, language) = (Arc::clone(shared), Arc::clone(language));
+    let common = Arc::clone(&shared.common);
+    common.has_changed();
+    common.tasks.spawn(async move {
+        let made = tokio::select! {
+            biased;
+            () = shared.stop.cancelled() => Err(Refusal::Stopping),
+            made = make(&shared, &language, &plan, &begun) => made,
+        };
+        let problem = made.as_ref().err().filter(|it| it.is_remembered()).map(ToString::to_string);
+        let is_news = shared.jobs.end(&plan.key, made, &begun.step);
+        match problem {
+            Some(error) if is_news => tracing::warn!(error, "a set of packages was not built"),
+            Some(error) => tracing::debug!(error, "a set of packages was not built again"),
+            None => {}
+        }
+        shared.has_changed();
+    });
+}
+
+/// Builds a set unless it is there, and reports the steps.
+async fn make(
     shared: &Shared,
     language: &Language,
     plan: &Plan,
     begun: &Begun,
 ) -> Result<Arc<Ready>, Refusal> {
-    let image = shared.workshop.image(&language.name);
+    let image = shared.backend.image(&language.name);
     let say = |line: &str| {
         let line: String = escaped(line.trim()).chars().take(LONGEST_LINE).collect();
         if !line.is_empty() {
@@ -37,34 +58,39 @@ pub(super) async fn make(
         }
     };
     let set = find_or_build(shared, language, plan, begun, &say).await?;
-    // The first sandbox of a language tells which image it is.
-    let image = image.or_else(|| shared.workshop.image(&language.name));
+    // The image may be known only since the first sandbox of the language.
+    let image = image.or_else(|| shared.backend.image(&language.name));
     Ok(Arc::new(Ready { set, image }))
 }
 
-/// Finds a set without building it, with the time that reading the store takes. What stands in the way is told by the build.
-pub(super) async fn look(shared: &Shared, language: &Language, plan: &Plan) -> Option<Arc<Ready>> {
-    let image = shared.workshop.image(&language.name);
-    let found = find(shared, language, plan).await;
-    let Ok(Found { set: Some(set), .. }) = found else { return None };
-    let image = image.or_else(|| shared.workshop.image(&language.name));
-    Some(Arc::new(Ready { set, image }))
+/// Looks whether a set of the configuration is in the store, unless something is known of it. Errors are left to its build.
+pub(super) async fn look(shared: &Shared, name: &str) {
+    let Ok((language, plan)) = plan_of_set(&shared.config, name) else { return };
+    if !matches!(shared.jobs.known(&plan.key), KnownSet::Nothing) {
+        return;
+    }
+    let image = shared.backend.image(&language.name);
+    let found = find(shared, &language, &plan).await;
+    let Ok(Found { set: Some(set), .. }) = found else { return };
+    let image = image.or_else(|| shared.backend.image(&language.name));
+    if shared.jobs.found(&plan.key, Arc::new(Ready { set, image })) {
+        shared.has_changed();
+    }
 }
 
-/// What is there of a set.
+/// A set, as far as it was found.
 struct Found {
     /// The set, if it is built.
     set: Option<StoredSet>,
     /// The lock that the operator keeps for it, if there is one.
     kept: Option<Lock>,
-    /// What is asked for, with what the locks of its parts settle.
+    /// The requirements, with the pins of the locks of its parts.
     recipe: Recipe,
 }
 
 async fn find(shared: &Shared, language: &Language, plan: &Plan) -> Result<Found, Refusal> {
-    let workshop = &shared.workshop;
     let mut recipe = plan.recipe.clone();
-    let target = workshop.target(language).await.map_err(|error| failed(plan, &error))?;
+    let target = shared.backend.target(language).await.map_err(|error| failed(plan, error))?.name;
     let mut kept = kept_locks(shared, plan, &target).await?;
     if plan.key.set.is_some()
         && let Some(LockedPart { lock, .. }) = kept.pop()
@@ -72,12 +98,10 @@ async fn find(shared: &Shared, language: &Language, plan: &Plan) -> Result<Found
         let set = with_hash(shared, lock.hash.clone()).await?;
         return Ok(Found { set, kept: Some(lock), recipe });
     }
-    recipe.pins = pins(recipe.interpreter, &kept)
-        .map_err(|error| failed(plan, &BuildError::Lock(error.to_string())))?;
-    let all = Arc::clone(workshop);
-    let all = blocking(move || all.all()).await?;
-    // Another index may have other packages under these names. Whatever it was resolved to then: what is locked nowhere
-    // changes when it is built anew.
+    recipe.pins = pins(recipe.interpreter, &kept).map_err(|error| failed(plan, error))?;
+    let all = shared.blocking(|backend| backend.all()).await?;
+    // Another index may have other packages under these names. The versions of then don't matter: those that no lock has
+    // may change when the set is built again.
     let index = index_of(&shared.config, recipe.interpreter);
     let fits = |set: &StoredSet| {
         set.interpreter == recipe.interpreter
@@ -99,9 +123,9 @@ async fn kept_locks(
 ) -> Result<Vec<LockedPart>, Refusal> {
     let mut kept = Vec::new();
     for (name, recipe) in &plan.parts {
-        let (workshop, set, own) = (Arc::clone(&shared.workshop), name.clone(), recipe.clone());
-        let read = blocking(move || workshop.kept_lock(&set, &own)).await?;
-        let Some(lock) = read.map_err(|error| failed(plan, &error))? else { continue };
+        let (set, own) = (name.clone(), recipe.clone());
+        let read = shared.blocking(move |backend| backend.kept_lock(&set, &own)).await?;
+        let Some(lock) = read.map_err(|error| failed(plan, error))? else { continue };
         let lock = fitting(lock, target, plan, name)?;
         kept.push(LockedPart { name: name.clone(), recipe: recipe.clone(), lock });
     }
@@ -113,14 +137,14 @@ async fn find_or_build(
     language: &Language,
     plan: &Plan,
     begun: &Begun,
-    say: Say<'_>,
+    say: Progress<'_>,
 ) -> Result<StoredSet, Refusal> {
     let Found { set, kept, recipe } = find(shared, language, plan).await?;
     if let Some(set) = set {
         return Ok(set);
     }
     say("waiting for its turn");
-    let _turn = line::turn(&shared.line, plan, begun.askers.clone()).await?;
+    let _turn = line::turn(&shared.line, plan, begun.clients.clone()).await?;
     let built = build(shared, language, plan, (kept, recipe), say).await;
     let count = if built.is_ok() { &shared.built } else { &shared.failed };
     count.add(1);
@@ -132,14 +156,14 @@ async fn build(
     language: &Language,
     plan: &Plan,
     (kept, recipe): (Option<Lock>, Recipe),
-    say: Say<'_>,
+    say: Progress<'_>,
 ) -> Result<StoredSet, Refusal> {
-    let workshop = &shared.workshop;
+    let backend = &shared.backend;
     let lock = match kept {
         Some(lock) => lock,
         None => {
             say("resolving");
-            workshop.lock(language, &recipe, say).await.map_err(|error| failed(plan, &error))?
+            backend.lock(language, &recipe, say).await.map_err(|error| failed(plan, error))?
         }
     };
     if let Some(found) = with_hash(shared, lock.hash.clone()).await? {
@@ -148,10 +172,8 @@ async fn build(
     if !plan.is_named {
         room::make_place(shared).await?;
     }
-    let set = workshop
-        .build(language, &recipe, &lock, say)
-        .await
-        .map_err(|error| failed(plan, &error))?;
+    let built = backend.build(language, &recipe, &lock, say).await;
+    let set = built.map_err(|error| failed(plan, error))?;
     room::keep_to_size(shared, plan, &set).await?;
     tracing::info!(
         set = plan.key.called(),
@@ -163,27 +185,19 @@ async fn build(
     Ok(set)
 }
 
-fn failed(plan: &Plan, error: &BuildError) -> Refusal {
-    Refusal::Failed {
-        what: plan.key.called(),
-        why: error.to_string(),
-        is_lasting: error.is_of_requirements(),
-    }
+fn failed(plan: &Plan, error: impl Into<BuildError>) -> Refusal {
+    Refusal::Failed { what: plan.key.called(), why: Arc::new(error.into()) }
 }
 
-/// A lock that the operator keeps, if it was made for this target. What is installed otherwise could not be imported.
+/// A lock that the operator keeps, if it was made for this target. Packages for another one could not be imported.
 fn fitting(lock: Lock, target: &str, plan: &Plan, set: &str) -> Result<Lock, Refusal> {
     if lock.target == target {
         return Ok(lock);
     }
-    let why = format!(
-        "the lock of the set {set} was made for {}, and the image has {target} now; `isolator packages lock {set}` renews it",
-        lock.target
-    );
-    Err(Refusal::Failed { what: plan.key.called(), why, is_lasting: false })
+    let (set, target) = (set.to_owned(), target.to_owned());
+    Err(failed(plan, BuildError::OtherTarget { set, lock: lock.target, target }))
 }
 
 async fn with_hash(shared: &Shared, hash: String) -> Result<Option<StoredSet>, Refusal> {
-    let workshop = Arc::clone(&shared.workshop);
-    blocking(move || workshop.find(&hash)).await
+    shared.blocking(move |backend| backend.find(&hash)).await
 }

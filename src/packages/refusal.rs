@@ -1,20 +1,24 @@
-//! Why a request gets no set of packages, in words for whoever asked.
+//! The reasons why a request gets no set of packages, in words for the caller.
 
+use std::error::Error;
+use std::sync::Arc;
 use std::time::Duration;
 
 use isolator_pool::engine::limits::ByteSize;
 use isolator_pool::quote::quoted;
 
+use crate::packages::build::BuildError;
+
 /// Names of sets or patterns that a refusal shows at most.
 const MOST_SHOWN: usize = 30;
 
-/// Why there is no set. Everybody who waits for the same build gets the same one.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+/// A request for a set that was refused or failed. All requests that wait for one build get clones of one refusal.
+#[derive(Debug, Clone, thiserror::Error)]
 pub(crate) enum Refusal {
     /// No set has this name, and nothing is built on demand.
     #[error("there is no set of packages {}: {}", quoted(.asked), of_sets(.sets, .language))]
     NoSuchSet {
-        /// What was asked for.
+        /// The name.
         asked: String,
         /// The language of the program.
         language: String,
@@ -28,7 +32,7 @@ pub(crate) enum Refusal {
         of_sets(.sets, .language)
     )]
     OtherLanguage {
-        /// What was asked for.
+        /// The name.
         asked: String,
         /// The language of the set.
         theirs: String,
@@ -43,19 +47,19 @@ pub(crate) enum Refusal {
     /// A text is neither a set nor a requirement.
     #[error("{message}; {}", of_sets(.sets, .language))]
     Bad {
-        /// What is wrong with it.
+        /// The problem.
         message: String,
         /// The language of the program.
         language: String,
         /// The sets of this language.
         sets: Vec<String>,
     },
-    /// More were asked for than one set can have.
+    /// The request has more packages than one set can have.
     #[error("{asked} packages are asked for, and {most} can be at most")]
     TooMany {
-        /// How many.
+        /// Their number.
         asked: usize,
-        /// How many can be.
+        /// The limit.
         most: usize,
     },
     /// The operator does not allow these packages.
@@ -75,25 +79,24 @@ pub(crate) enum Refusal {
         /// The sets of this language.
         sets: Vec<String>,
     },
-    /// So many builds wait already, or so many calls wait for builds.
+    /// Too many builds wait already, or too many calls wait for builds.
     #[error("{waiting} {what} at this moment: try again in a minute")]
     Busy {
-        /// How many there are.
+        /// Their number.
         waiting: usize,
-        /// What they are.
+        /// The builds or calls, and what they do.
         what: &'static str,
     },
     /// It was not built.
     #[error("{what} could not be built: {why}")]
     Failed {
-        /// Which set.
+        /// The set.
         what: String,
-        /// Why.
-        why: String,
-        /// Whether it most likely fails again in the same way, because it is not a matter of time.
-        is_lasting: bool,
+        /// The cause.
+        #[source]
+        why: Arc<BuildError>,
     },
-    /// It was not built a moment ago, and this was not tried again.
+    /// Its build failed a moment ago, and was not tried again.
     #[error(
         "{first} (this was {} s ago, and it is tried again when it is asked for in {} s or later)",
         .ago.as_secs(),
@@ -102,9 +105,9 @@ pub(crate) enum Refusal {
     FailedBefore {
         /// The refusal of then.
         first: Box<Self>,
-        /// How long ago that was.
+        /// The time since then.
         ago: Duration,
-        /// How long it is remembered from now on.
+        /// The time until it is tried again.
         again: Duration,
     },
     /// It is larger than everything that the store may have.
@@ -114,14 +117,14 @@ pub(crate) enum Refusal {
         size(*.most)
     )]
     TooLarge {
-        /// Which set.
+        /// The set.
         what: String,
         /// Its bytes.
         bytes: u64,
         /// The bytes that all can have.
         most: u64,
     },
-    /// There is no room beside sets that are in use or named by the configuration.
+    /// Sets that are in use or named by the configuration leave no room for it.
     #[error(
         "there is no room for {what}, which has {}: the other sets have {} of {} (packages.maxStoreMB), and are in use or \
          named by the configuration",
@@ -130,7 +133,7 @@ pub(crate) enum Refusal {
         size(*.most)
     )]
     NoRoom {
-        /// Which set.
+        /// The set.
         what: String,
         /// Its bytes.
         bytes: u64,
@@ -148,18 +151,22 @@ pub(crate) enum Refusal {
     /// The set is there, and can't be used.
     #[error("{what} can't be used: {why}")]
     Unusable {
-        /// Which set.
+        /// The set.
         what: String,
-        /// Why.
-        why: String,
+        /// The cause.
+        #[source]
+        why: Arc<dyn Error + Send + Sync>,
     },
+    /// The set is removed again and again.
+    #[error("{0} can't be used: something removes it as soon as it is built")]
+    Vanishes(String),
     /// The server is stopping.
     #[error("the server is shutting down")]
     Stopping,
 }
 
 impl Refusal {
-    /// Whether the arguments have to change before it can be otherwise.
+    /// Whether only other arguments can succeed.
     pub(crate) const fn is_of_arguments(&self) -> bool {
         matches!(
             self,

@@ -1,20 +1,18 @@
-//! How much the store may have: the sets that were used least go, but never one that is in use or that the configuration
-//! names.
+//! The bounds of the store: the sets that were used least recently are removed, but never one that is in use or that the
+//! configuration names.
 
-use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use isolator_pool::lock::lock;
 use tokio::time::Instant;
 
-use crate::packages::Shared;
 use crate::packages::asked::{Plan, plan_of_set};
-use crate::packages::blocking;
-use crate::packages::jobs::Known;
+use crate::packages::jobs::KnownSet;
 use crate::packages::refusal::Refusal;
+use crate::packages::shared::Shared;
 use crate::packages::store::{StoreError, StoredSet};
 
-/// How long sets are waited for that may be in use only for another moment, and how often they are looked at.
+/// The time to wait for sets that may be in use only for another moment, and the interval of attempts.
 const LEAVING: Duration = Duration::from_secs(2);
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
@@ -36,11 +34,11 @@ pub(super) async fn make_place(shared: &Shared) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Removes other sets until all together have no more bytes than they may. If that is not enough, the new one goes.
+/// Removes other sets until all together fit their limit. If that is not enough, the new one is removed.
 ///
 /// # Errors
 ///
-/// When the new one went.
+/// When the new one was removed.
 pub(super) async fn keep_to_size(
     shared: &Shared,
     plan: &Plan,
@@ -55,8 +53,7 @@ pub(super) async fn keep_to_size(
     let mut there = removable(shared).await?;
     there.retain(|set| set.hash != new.hash);
     loop {
-        let workshop = Arc::clone(&shared.workshop);
-        let all = blocking(move || workshop.bytes()).await?;
+        let all = shared.blocking(|backend| backend.bytes()).await?;
         if all <= most {
             return Ok(());
         }
@@ -68,10 +65,9 @@ pub(super) async fn keep_to_size(
     }
 }
 
-/// The sets that may go, those that were used last at the end.
+/// The sets that may be removed, the least recently used first.
 async fn removable(shared: &Shared) -> Result<Vec<StoredSet>, Refusal> {
-    let workshop = Arc::clone(&shared.workshop);
-    let mut all: Vec<(StoredSet, SystemTime)> = blocking(move || workshop.all()).await?;
+    let mut all: Vec<(StoredSet, SystemTime)> = shared.blocking(|backend| backend.all()).await?;
     {
         let mut uses = lock(&shared.uses);
         for (set, used) in &mut all {
@@ -79,20 +75,20 @@ async fn removable(shared: &Shared) -> Result<Vec<StoredSet>, Refusal> {
         }
         uses.retain(|hash, _| all.iter().any(|(set, _)| set.hash == *hash));
     }
-    all.sort_by_key(|(_, used)| *used);
+    all.sort_unstable_by_key(|(_, used)| *used);
     let named = named(shared);
     let is_named = |set: &StoredSet| named.iter().any(|it| it.is(set));
     Ok(all.into_iter().map(|(set, _)| set).filter(|set| !is_named(set)).collect())
 }
 
-/// What is known of a set of the configuration.
+/// A set of the configuration.
 struct Named {
     hash: Option<String>,
     requirements: Vec<String>,
 }
 
 impl Named {
-    /// Whether it is this one. As long as its hash is not known, each set with its requirements may be.
+    /// Whether it is this set. As long as its hash is not known, each set with its requirements may be.
     fn is(&self, set: &StoredSet) -> bool {
         match &self.hash {
             Some(hash) => *hash == set.hash,
@@ -103,13 +99,10 @@ impl Named {
 
 fn named(shared: &Shared) -> Vec<Named> {
     let config = &shared.config;
-    let plans = config.packages.sets.values().filter_map(|set| {
-        let language = config.languages.get(&set.language)?;
-        plan_of_set(config, language, &set.name).ok()
-    });
-    let named = plans.map(|plan| Named {
+    let plans = config.packages.sets.keys().filter_map(|name| plan_of_set(config, name).ok());
+    let named = plans.map(|(_, plan)| Named {
         hash: match shared.jobs.known(&plan.key) {
-            Known::Ready(ready) => Some(ready.set.hash.clone()),
+            KnownSet::Ready(ready) => Some(ready.set.hash.clone()),
             _ => None,
         },
         requirements: plan.key.requirements,
@@ -139,15 +132,14 @@ async fn remove_first(shared: &Shared, there: &mut Vec<StoredSet>) -> Result<boo
 /// Removes a set from the engine and the store, unless it is in use. Returns whether it is gone.
 async fn remove(shared: &Shared, set: &StoredSet) -> Result<bool, Refusal> {
     let gate = shared.gate(&set.hash);
-    // Whoever takes the set has the other kind of this lock.
+    // A request that takes the set has a read lock.
     let Ok(_leaving) = gate.try_write() else { return Ok(false) };
     if shared.is_held(&set.hash) {
         return Ok(false);
     }
     shared.withdraw(&set.hash).await;
-    let (workshop, hash) = (Arc::clone(&shared.workshop), set.hash.clone());
-    let removed = blocking(move || workshop.remove(&hash)).await?;
-    match removed {
+    let hash = set.hash.clone();
+    match shared.blocking(move |backend| backend.remove(&hash)).await? {
         // If it was not there anymore, it is gone as well.
         Ok(_) => {}
         Err(StoreError::InUse(_)) => return Ok(false),

@@ -1,4 +1,4 @@
-//! What a set that is there has: modules, and versions of packages.
+//! The modules of a set, and the requirements that its packages satisfy.
 
 use std::collections::BTreeMap;
 use std::str::FromStr as _;
@@ -6,8 +6,8 @@ use std::str::FromStr as _;
 use isolator_pool::engine::preload::Interpreter;
 use pep440_rs::{Version, VersionSpecifiers};
 
-use crate::packages::requirement::{self, Requirement};
 use crate::packages::store::StoredSet;
+use crate::requirement::{self, Requirement};
 
 /// Whether a set has a module, as programs name it: `yaml`, `google.protobuf`, `lodash/fp`, `@scope/name/file`.
 pub(super) fn has_module(set: &StoredSet, module: &str) -> bool {
@@ -22,8 +22,7 @@ pub(super) fn has_module(set: &StoredSet, module: &str) -> bool {
     !topmost.is_empty() && set.modules.iter().any(|module| module == topmost)
 }
 
-/// Whether a set for Python has a package in one of the wanted versions, with all of its extras. A requirement for some
-/// machines only is satisfied if it would be on every one.
+/// Whether a set for Python has a package in one of the wanted versions, with all of its extras. Markers are ignored.
 pub(super) fn satisfies(set: &StoredSet, wanted: &Requirement) -> bool {
     if set.interpreter != Interpreter::Python {
         return false;
@@ -34,7 +33,7 @@ pub(super) fn satisfies(set: &StoredSet, wanted: &Requirement) -> bool {
         return false;
     };
     let Ok(version) = Version::from_str(&locked.version) else { return false };
-    // What an extra brings along is there if the set was built with it.
+    // The packages of an extra are there if the set was built with it.
     let has = |extra: &&str| {
         set.requirements.iter().any(|text| {
             requirement::parse(set.interpreter, text).is_ok_and(|own| {
@@ -45,7 +44,8 @@ pub(super) fn satisfies(set: &StoredSet, wanted: &Requirement) -> bool {
     versions.contains(&version) && extras.iter().all(has)
 }
 
-/// Whether a package is among these, with its version, and is one of those that are wanted. Of extras nothing is known.
+/// Whether one of these packages, with their versions, is wanted. A requirement with extras is not satisfied, because theirs are not
+/// known.
 pub(super) fn has_version(there: &BTreeMap<String, String>, wanted: &Requirement) -> bool {
     let Wanted { extras, versions } = Wanted::of(&wanted.text);
     let (Ok(versions), true) = (VersionSpecifiers::from_str(versions), extras.is_empty()) else {

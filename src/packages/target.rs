@@ -1,4 +1,4 @@
-//! For what a set is built: the interpreter of an image, as it says itself in a sandbox.
+//! The target of a set: the interpreter of an image, as it describes itself in a sandbox.
 //!
 //! The answer comes from a program in a sandbox and ends up in arguments of tools and in scripts, so all of it is checked.
 
@@ -8,9 +8,9 @@ use isolator_pool::engine::preload::Interpreter;
 use isolator_pool::quote::quoted;
 use serde::Deserialize;
 
-use crate::packages::requirement::{Machine, normalised_python};
+use crate::requirement::{Machine, normalised_python};
 
-/// What an interpreter of Python is asked.
+/// The program that asks an interpreter of Python.
 pub(super) const PYTHON_PROGRAM: &str = r#"import importlib.metadata, json, os, platform, sys
 packages = {}
 for found in importlib.metadata.distributions():
@@ -38,7 +38,7 @@ print(json.dumps({
 }))
 "#;
 
-/// What Node.js is asked.
+/// The program that asks Node.js.
 pub(super) const NODE_PROGRAM: &str = r#"process.report.excludeNetwork = true;
 console.log(JSON.stringify({
   version: process.versions.node,
@@ -57,11 +57,11 @@ pub(crate) struct Target {
     pub version: String,
     /// The packages that the image has for it, by their normalised names, with their versions.
     pub packages: BTreeMap<String, String>,
-    /// What the tools have to know besides.
+    /// Facts for the tools.
     pub(super) system: System,
 }
 
-/// What the tool of an ecosystem has to know.
+/// The facts that the tool of an ecosystem needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum System {
     /// For uv.
@@ -70,7 +70,7 @@ pub(super) enum System {
         platform: String,
         /// Major and minor version.
         minor: String,
-        /// What is in the names of files with bytecode.
+        /// The part of it in the names of files with bytecode.
         tag: String,
         /// The interpreter's path in the image.
         executable: String,
@@ -84,9 +84,15 @@ pub(super) enum System {
     },
 }
 
+/// An interpreter for which no packages can be installed, and the reason.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct UnfitTarget(String);
+
+/// The description that [`PYTHON_PROGRAM`] prints.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct PythonAnswer {
+struct PythonDescription {
     implementation: String,
     version: String,
     #[serde(rename = "final")]
@@ -99,9 +105,10 @@ struct PythonAnswer {
     packages: BTreeMap<String, String>,
 }
 
+/// The description that [`NODE_PROGRAM`] prints.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct NodeAnswer {
+struct NodeDescription {
     version: String,
     os: String,
     cpu: String,
@@ -112,19 +119,19 @@ struct NodeAnswer {
 const GLIBC: [u32; 12] = [40, 39, 38, 37, 36, 35, 34, 33, 32, 31, 28, 17];
 
 impl Target {
-    /// What an interpreter has answered to [`PYTHON_PROGRAM`] or [`NODE_PROGRAM`].
+    /// Reads the output of [`PYTHON_PROGRAM`] or [`NODE_PROGRAM`].
     ///
     /// # Errors
     ///
-    /// When it is no answer, or no packages can be installed for such an interpreter.
-    pub(super) fn read(interpreter: Interpreter, answer: &[u8]) -> Result<Self, String> {
+    /// When it can't be read, or no packages can be installed for such an interpreter.
+    pub(super) fn read(interpreter: Interpreter, answer: &[u8]) -> Result<Self, UnfitTarget> {
         match interpreter {
             Interpreter::Python => Self::python(&parsed(answer)?),
             Interpreter::Node => Self::node(&parsed(answer)?),
         }
     }
 
-    /// What markers are compared with.
+    /// The values for markers.
     pub(crate) fn machine(&self) -> Machine {
         let processor = match &self.system {
             System::Python { platform, .. } => platform.split('-').next().unwrap_or_default(),
@@ -133,14 +140,14 @@ impl Target {
         Machine { python: Some(self.version.clone()), processor: Some(processor.to_owned()) }
     }
 
-    fn python(answer: &PythonAnswer) -> Result<Self, String> {
-        let PythonAnswer { implementation, version, executable, tag, .. } = answer;
+    fn python(answer: &PythonDescription) -> Result<Self, UnfitTarget> {
+        let PythonDescription { implementation, version, executable, tag, .. } = answer;
         if implementation != "cpython" || answer.threads {
-            return Err(format!(
+            return Err(UnfitTarget(format!(
                 "packages can be installed for the usual CPython only, and the image has {}{}",
                 quoted(implementation),
                 if answer.threads { " without a global lock" } else { "" }
-            ));
+            )));
         }
         let [major, minor, _] = numbers(version)?;
         let minor = format!("{major}.{minor}");
@@ -152,13 +159,18 @@ impl Target {
                 .all(|byte| byte.is_ascii_alphanumeric() || b"/._-+".contains(&byte));
         if !is_tag || !is_path {
             let what = quoted(&format!("{tag} {executable}"));
-            return Err(format!("the image's Python says strange things of itself: {what}"));
+            return Err(UnfitTarget(format!(
+                "the image's Python says strange things of itself: {what}"
+            )));
         }
         let machine = match answer.machine.as_str() {
             "x86_64" => "x86_64",
             "aarch64" | "arm64" => "aarch64",
             other => {
-                return Err(format!("there is no platform of uv for Linux on {}", quoted(other)));
+                return Err(UnfitTarget(format!(
+                    "there is no platform of uv for Linux on {}",
+                    quoted(other)
+                )));
             }
         };
         let platform = match answer.libc.strip_prefix("glibc ") {
@@ -169,10 +181,10 @@ impl Target {
                 });
                 let newest = GLIBC.into_iter().find(|known| has.is_some_and(|has| *known <= has));
                 let newest = newest.ok_or_else(|| {
-                    format!(
-                        "packages need at least glibc 2.17, and the image has {}",
-                        quoted(version)
-                    )
+                    let version = quoted(version);
+                    UnfitTarget(format!(
+                        "packages need at least glibc 2.17, and the image has {version}"
+                    ))
                 })?;
                 format!("{machine}-manylinux_2_{newest}")
             }
@@ -196,16 +208,16 @@ impl Target {
         })
     }
 
-    fn node(answer: &NodeAnswer) -> Result<Self, String> {
+    fn node(answer: &NodeDescription) -> Result<Self, UnfitTarget> {
         let [major, ..] = numbers(&answer.version)?;
         let is_word = |word: &str| {
             (1..20).contains(&word.len()) && word.bytes().all(|byte| byte.is_ascii_alphanumeric())
         };
         if answer.os != "linux" || !is_word(&answer.cpu) {
             let what = quoted(&format!("{} {}", answer.os, answer.cpu));
-            return Err(format!(
+            return Err(UnfitTarget(format!(
                 "packages can be installed for Linux only, and the image says {what}"
-            ));
+            )));
         }
         let libc = if answer.glibc.is_empty() { "musl" } else { "glibc" };
         Ok(Self {
@@ -217,19 +229,20 @@ impl Target {
     }
 }
 
-fn parsed<'a, A: Deserialize<'a>>(answer: &'a [u8]) -> Result<A, String> {
-    serde_json::from_slice(answer)
-        .map_err(|_| format!("the answer is {}", quoted(&String::from_utf8_lossy(answer))))
+fn parsed<'a, A: Deserialize<'a>>(answer: &'a [u8]) -> Result<A, UnfitTarget> {
+    serde_json::from_slice(answer).map_err(|_| {
+        UnfitTarget(format!("the answer is {}", quoted(&String::from_utf8_lossy(answer))))
+    })
 }
 
 /// The three numbers of a version.
-fn numbers(version: &str) -> Result<[u32; 3], String> {
+fn numbers(version: &str) -> Result<[u32; 3], UnfitTarget> {
     let mut numbers = version.splitn(3, '.').map(|number| {
         number.parse::<u32>().ok().filter(|_| number.len() < 6 && !number.starts_with('+'))
     });
     match [numbers.next(), numbers.next(), numbers.next()] {
         [Some(Some(major)), Some(Some(minor)), Some(Some(patch))] => Ok([major, minor, patch]),
-        _ => Err(format!("{} is not a version", quoted(version))),
+        _ => Err(UnfitTarget(format!("{} is not a version", quoted(version)))),
     }
 }
 
@@ -237,7 +250,7 @@ fn numbers(version: &str) -> Result<[u32; 3], String> {
 mod tests {
     use super::*;
 
-    fn python(changed: &str, value: &str) -> Result<Target, String> {
+    fn python(changed: &str, value: &str) -> Result<Target, UnfitTarget> {
         let answer = r#"{"implementation":"cpython","version":"3.13.7","final":true,"threads":false,
             "tag":"cpython-313","machine":"x86_64","libc":"glibc 2.41","executable":"/usr/bin/python3",
             "packages":{"Typing_Extensions":"4.13.0"}}"#;
@@ -261,7 +274,7 @@ mod tests {
             assert_eq!(target.name, format!("cpython-3.13-{platform}"));
         }
         assert_eq!(python("", "").unwrap().packages["typing-extensions"], "4.13.0");
-        assert!(python("libc", r#""glibc 2.12""#).unwrap_err().contains("2.17"));
+        assert!(python("libc", r#""glibc 2.12""#).unwrap_err().to_string().contains("2.17"));
         assert_eq!(python("final", "false").unwrap().name, "cpython-3.13.7-x86_64-manylinux_2_40");
     }
 

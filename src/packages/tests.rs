@@ -1,22 +1,25 @@
-//! The sets of a server, on a workshop that a test directs.
+//! The sets of a server, on a scripted backend.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::path::Path;
 use std::sync::{Mutex, Weak};
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
+use isolator_pool::engine::EngineError;
 use isolator_pool::engine::preload::Interpreter;
+use isolator_pool::pool::pools::ExecuteError;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use super::build::BuildError;
-use super::lock::{Lock, Locked};
-use super::requirement::{Machine, Recipe};
+use super::lock::{Lock, LockError, Locked};
 use super::store::StoreError;
+use super::target::{System, Target};
 use super::*;
+use crate::requirement::Recipe;
 
 mod line;
 mod room;
@@ -26,7 +29,7 @@ const SIZE: u64 = 1 << 20;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A builder without tools, and a store without files. What it is told to do is in its fields.
+/// A builder without tools, and a store without files, directed by the fields.
 #[derive(Default)]
 struct Scripted {
     /// Sets, and when they were built.
@@ -38,14 +41,14 @@ struct Scripted {
     kept: Mutex<HashMap<String, Lock>>,
     /// Sizes by packages.
     sizes: Mutex<HashMap<String, u64>>,
-    /// What was done, a line each.
+    /// The calls, a line each.
     log: Mutex<Vec<String>>,
     /// Whether builds wait for `go`.
     is_slow: Mutex<bool>,
     go: Notify,
-    /// Why builds fail, if they do.
+    /// The error of builds, if they fail.
     failure: Mutex<Option<String>>,
-    /// Whether it refuses to give sets back.
+    /// Whether it refuses to withdraw sets.
     engine_is_gone: Mutex<bool>,
     /// The target and the image.
     target: Mutex<String>,
@@ -70,41 +73,39 @@ fn hash_of(target: &str, texts: &[String]) -> String {
 }
 
 #[async_trait]
-impl Workshop for Scripted {
+impl Backend for Scripted {
     fn image(&self, _: &str) -> Option<String> {
         Some(format!("image of {}", lock(&self.target)))
     }
 
-    async fn target(&self, _: &Language) -> Result<String, BuildError> {
-        Ok(lock(&self.target).clone())
+    async fn target(&self, _: &Language) -> Result<Target, BuildError> {
+        let packages = [("numpy", "2.3.1"), ("pandas", "2.3.0")];
+        Ok(Target {
+            name: lock(&self.target).clone(),
+            version: "3.13.5".to_owned(),
+            packages: packages.map(|(name, version)| (name.to_owned(), version.to_owned())).into(),
+            system: System::Node { cpu: "x86_64".to_owned(), libc: "glibc" },
+        })
     }
 
-    async fn version(&self, _: &Language) -> Result<String, BuildError> {
-        Ok("3.13.5".to_owned())
-    }
-
-    async fn machine(&self, _: &Language) -> Result<Machine, BuildError> {
-        Ok(Machine { python: Some("3.13.5".to_owned()), processor: Some("x86_64".to_owned()) })
-    }
-
-    async fn in_image(&self, _: &Language) -> Result<BTreeMap<String, String>, BuildError> {
-        let found = [("numpy", "2.3.1"), ("pandas", "2.3.0")];
-        Ok(found.map(|(name, version)| (name.to_owned(), version.to_owned())).into())
-    }
-
-    fn kept_lock(&self, set: &str, _: &Recipe) -> Result<Option<Lock>, BuildError> {
+    fn kept_lock(&self, set: &str, _: &Recipe) -> Result<Option<Lock>, LockError> {
         Ok(lock(&self.kept).get(set).cloned())
     }
 
-    async fn lock(&self, _: &Language, recipe: &Recipe, say: Say<'_>) -> Result<Lock, BuildError> {
+    async fn lock(
+        &self,
+        _: &Language,
+        recipe: &Recipe,
+        say: Progress<'_>,
+    ) -> Result<Lock, BuildError> {
         self.note(format!("lock {}", recipe.texts().join(",")));
         say("asking the index");
         if let Some(why) = lock(&self.failure).clone() {
-            return Err(BuildError::Lock(why));
+            return Err(LockError::new(why).into());
         }
         let target = lock(&self.target).clone();
         let hash = hash_of(&target, &recipe.texts());
-        Ok(Lock { files: BTreeMap::new(), packages: Vec::new(), target, hash })
+        Ok(Lock { files: Default::default(), packages: Vec::new(), target, hash })
     }
 
     async fn build(
@@ -112,7 +113,7 @@ impl Workshop for Scripted {
         _: &Language,
         recipe: &Recipe,
         lock_: &Lock,
-        say: Say<'_>,
+        say: Progress<'_>,
     ) -> Result<StoredSet, BuildError> {
         self.note(format!("build {}", lock_.hash));
         say("installing");
@@ -147,15 +148,15 @@ impl Workshop for Scripted {
         Ok(set)
     }
 
-    async fn provide(&self, _: &str, set: &PackageSet) -> Result<(), String> {
+    async fn provide(&self, _: &str, set: &PackageSet) -> Result<(), ExecuteError> {
         self.note(format!("provide {}", set.hash));
         Ok(())
     }
 
-    async fn withdraw(&self, hash: &str) -> Result<(), String> {
+    async fn withdraw(&self, hash: &str) -> Result<(), EngineError> {
         self.note(format!("withdraw {hash}"));
         match *lock(&self.engine_is_gone) {
-            true => Err("the engine does not answer".to_owned()),
+            true => Err(EngineError::Unusable("the engine does not answer".to_owned())),
             false => Ok(()),
         }
     }
@@ -196,7 +197,7 @@ impl Workshop for Scripted {
         Ok(lock(&self.sets).remove(hash).is_some())
     }
 
-    // As the store, which notes uses less often than they come.
+    // Like the store, which does not note every use.
     fn used(&self, _: &str) {}
 
     fn bytes(&self) -> u64 {
@@ -204,7 +205,7 @@ impl Workshop for Scripted {
     }
 }
 
-/// A server with two sets, and what else `packages` of the configuration says.
+/// A server with two sets, and other keys of `packages` in the configuration.
 struct Server {
     packages: Packages,
     script: Arc<Scripted>,
@@ -225,9 +226,9 @@ impl Server {
         let config = Arc::new(Config::parse(&text, None, Path::new("/conf")).unwrap());
         let script = Arc::new(Scripted::default());
         *lock(&script.target) = "py".to_owned();
-        let workshop = Arc::clone(&script) as Arc<dyn Workshop>;
         let python = Arc::clone(&config.languages["python"]);
-        Self { packages: Packages::on(config, workshop, false), script, python }
+        let backend = Arc::clone(&script) as Arc<dyn Backend>;
+        Self { packages: Packages::with(config, Some(backend), false), script, python }
     }
 
     fn on_demand(more: Value) -> Self {
@@ -274,7 +275,7 @@ impl Server {
 }
 
 #[tokio::test]
-async fn however_many_ask_a_set_is_built_once() {
+async fn requests_at_the_same_time_build_a_set_once() {
     let server = Server::new(json!({}));
     server.slow(true);
     let asking =
@@ -292,20 +293,21 @@ async fn however_many_ask_a_set_is_built_once() {
 }
 
 #[tokio::test]
-async fn a_build_goes_on_when_nobody_waits_and_its_steps_are_told() {
+async fn a_build_goes_on_without_requests_and_reports_its_steps() {
     let server = Server::new(json!({}));
     server.slow(true);
-    let told = Mutex::new(Vec::new());
+    let steps = Mutex::new(Vec::new());
     let asked = Asked { names_or_requirements: vec!["web".to_owned()] };
     let client = Client::named("one");
-    let say = |line: &str| lock(&told).push(line.to_owned());
+    let say = |line: &str| lock(&steps).push(line.to_owned());
     let asking = server.packages.get(&server.python, &asked, &client, Some(&say));
     tokio::select! {
         _ = asking => panic!("it is not built yet"),
         () = server.until("build") => {}
     }
-    let told = lock(&told).clone();
-    assert!(told.iter().any(|line| line == "asking the index" || line == "installing"), "{told:?}");
+    let steps = lock(&steps).clone();
+    let is_step = |line: &String| line == "asking the index" || line == "installing";
+    assert!(steps.iter().any(is_step), "{steps:?}");
     server.slow(false);
     server.until("built").await;
     server.get(&["web"]).await.unwrap();
@@ -320,7 +322,7 @@ async fn the_end_of_the_server_ends_builds() {
         server.until("build").await;
         timeout(SECOND, server.packages.close()).await.expect("nothing goes on");
     });
-    assert_eq!(refused.unwrap_err(), Refusal::Stopping);
+    assert!(matches!(refused, Err(Refusal::Stopping)), "{refused:?}");
     assert_eq!(server.script.count("built"), 0);
 }
 
@@ -341,7 +343,7 @@ async fn several_sets_become_one_and_sets_of_another_language_are_refused() {
 }
 
 #[tokio::test]
-async fn requests_bring_their_own_only_as_the_operator_allows() {
+async fn requests_get_only_packages_that_the_operator_allows() {
     let server = Server::on_demand(json!({ "allow": ["humanize", "types-*"] }));
     let set = server.get(&["humanize==4.*", "Types_PyYAML"]).await.unwrap();
     assert_eq!(set.hash, "py:humanize==4.*,types-pyyaml");
@@ -362,10 +364,11 @@ async fn a_failure_is_remembered_and_tried_again_later() {
     assert!(first.to_string().contains("no such version"), "{first}");
     server.fail(None);
     let second = server.get(&["text"]).await.unwrap_err();
-    assert!(matches!(&second, Refusal::FailedBefore { first: same, .. } if **same == first));
+    let Refusal::FailedBefore { first: same, .. } = second else { panic!("{second}") };
+    assert_eq!(same.to_string(), first.to_string());
     assert_eq!(server.script.count("lock"), 1, "the index is left alone");
     assert!(matches!(server.packages.listed()[1].state, SetState::Failed(_)));
-    // Whoever builds it by hand has changed something.
+    // An operator who builds it has changed something.
     server.packages.build("text", &|_| ()).await.unwrap();
     server.get(&["text"]).await.unwrap();
     let counts = server.packages.counts();
@@ -395,7 +398,7 @@ async fn the_server_builds_what_is_missing_and_again_when_the_index_is_back() {
 }
 
 #[tokio::test]
-async fn a_set_that_somebody_removed_comes_back() {
+async fn a_removed_set_is_built_again() {
     let server = Server::new(json!({}));
     drop(server.get(&["web"]).await.unwrap());
     lock(&server.script.sets).clear();
@@ -404,7 +407,7 @@ async fn a_set_that_somebody_removed_comes_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_engine_has_of_a_set_goes_when_another_process_removes_it() {
+async fn sets_that_another_process_removes_are_withdrawn_from_the_engine() {
     let server = Server::on_demand(json!({}));
     server.packages.build_missing();
     let held = server.get(&["web"]).await.unwrap();
@@ -434,7 +437,7 @@ async fn what_the_engine_has_of_a_set_goes_when_another_process_removes_it() {
 async fn a_lock_of_the_operator_is_used_and_has_to_fit_the_image() {
     let server = Server::new(json!({}));
     let lock_of = |target: &str| Lock {
-        files: BTreeMap::new(),
+        files: Default::default(),
         packages: Vec::new(),
         target: target.to_owned(),
         hash: "locked".to_owned(),
@@ -451,7 +454,7 @@ async fn a_lock_of_the_operator_is_used_and_has_to_fit_the_image() {
 }
 
 #[tokio::test]
-async fn what_the_image_has_is_known() {
+async fn packages_of_the_image_are_known() {
     let server = Server::new(json!({}));
     for (wanted, expected) in [
         (&["numpy"][..], true),

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ast_grep_config::RuleConfig;
 use ast_grep_core::matcher::MatcherExt;
@@ -11,18 +11,21 @@ use ast_grep_core::tree_sitter::{LanguageExt, StrDoc};
 use ast_grep_core::{AstGrep, Matcher};
 use tree_sitter::{ParseOptions, Parser};
 
+use super::findings::{Findings, Violation};
 use super::grammar::Grammar;
 use super::rules::Rules;
 use super::spelling::Plain;
-use super::{Findings, Violation};
 
-/// Largest file that is checked, in bytes. What people and models write is a hundredth of it.
+/// The time for all files of a request. An ordinary one takes a millisecond.
+pub(super) const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Largest file that is checked, in bytes. Files of people and models have a hundredth of it.
 pub(super) const MAX_SIZE: usize = 256 * 1024;
 
 /// Longest message, in characters: it may repeat a part of the file.
 const MAX_MESSAGE: usize = 200;
 
-/// Why a file can't be checked. Such a file is refused.
+/// A file that can't be checked. It is refused.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Unreadable {
     #[error("the file is larger than {} KiB, the most that a policy reads", MAX_SIZE >> 10)]
@@ -41,7 +44,7 @@ pub(super) fn text(content: &[u8]) -> Result<&str, Unreadable> {
     std::str::from_utf8(content).map_err(|_| Unreadable::NotText)
 }
 
-/// Adds what the rules forbid in a file.
+/// Adds the violations in a file.
 pub(super) fn check(
     (name, content): (&str, &[u8]),
     grammar: Grammar,
@@ -73,7 +76,7 @@ pub(super) fn check(
             for rule in by_kind.rules(node.kind_id()) {
                 let Some(matched) = rule.matcher.match_node(node.clone()) else { continue };
                 let start = matched.start_pos();
-                // What begins elsewhere in plain spelling ends in the same place.
+                // In plain spelling, a violation may begin elsewhere, but it ends in the same place.
                 if !seen.insert((&rule.id, matched.end_pos().byte_point())) && is_second {
                     continue;
                 }
@@ -126,7 +129,7 @@ fn parse(
     until: Instant,
 ) -> Result<AstGrep<StrDoc<Grammar>>, Unreadable> {
     let mut parser = Parser::new();
-    // A parser that is not of the library's version is none.
+    // It fails only for a parser of another version of the library.
     parser.set_language(&grammar.get_ts_language()).map_err(|_| Unreadable::TooSlow)?;
     let mut progress = |_: &tree_sitter::ParseState| {
         if Instant::now() >= until { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }

@@ -1,15 +1,15 @@
 //! Reads policies: files of rules in ast-grep's format, one file for each policy.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ast_grep_config::{
     GlobalRules, RuleCollection, RuleConfig, SerializableRuleConfig, Severity, from_multiple,
 };
+use isolator_pool::error_chain::error_chain;
 
 use super::grammar::Grammar;
 
@@ -21,103 +21,134 @@ const MAX_SIZE: u64 = 1 << 20;
 
 /// The rules of one policy.
 pub(super) struct Rules {
-    /// The file they were read from.
+    /// The policy's name.
+    pub(super) name: String,
+    /// The text of its file.
     pub(super) text: String,
     /// Those for a file, by its name and grammar.
     pub(super) collection: RuleCollection<Grammar>,
-    /// What the rules are for.
+    /// The languages that they are for.
     pub(super) grammars: Vec<Grammar>,
 }
 
-/// Policies by name.
-pub(super) type Known = BTreeMap<String, Arc<Rules>>;
+/// A policy that can't be used.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum PolicyError {
+    #[error("there is a policy {0:?} already; this one needs another name")]
+    NameTaken(String),
+    #[error("{0}")]
+    Unreadable(#[from] io::Error),
+    #[error("has {0} bytes, but a policy can have {MAX_SIZE} at most")]
+    TooLarge(u64),
+    #[error("has no rules")]
+    Empty,
+    #[error("{}", error_chain(&**.0))]
+    Invalid(#[source] Box<dyn Error + Send + Sync>),
+    #[error("rule {rule}: {error}")]
+    Rule { rule: String, error: Box<Self> },
+    #[error("needs an id, by which violations name it")]
+    NoId,
+    #[error("needs a message, which says what is not allowed")]
+    NoMessage,
+    #[error("another rule has the same id")]
+    SameId,
+    #[error("for TypeScript: {0}")]
+    ForTypeScript(#[source] Box<Self>),
+    #[error("{0} files can't be checked: there is no parser for them")]
+    NoParser(String),
+    #[error("{name:?} is not a policy; there are: {known}")]
+    Unknown { name: String, known: String },
+    #[error("{name:?} has no rules for {language}")]
+    OtherLanguage { name: String, language: String },
+    #[error(
+        "there is no rule for {grammar}, so .{extension} files would run unchecked: add one, or remove the extension from \
+         languageSettings.{language}.extensions"
+    )]
+    Unchecked { grammar: Grammar, extension: String, language: String },
+}
+
+impl PolicyError {
+    fn invalid(error: impl Error + Send + Sync + 'static) -> Self {
+        Self::Invalid(Box::new(error))
+    }
+}
 
 /// The policies that are built in.
-pub(super) fn built_in() -> Result<Known, String> {
-    BUILT_IN
-        .into_iter()
-        .map(|(name, text)| {
-            let rules = read(text).map_err(|problem| format!("{name}: {problem}"))?;
-            Ok((name.to_owned(), Arc::new(rules)))
-        })
+///
+/// # Errors
+///
+/// The name of one that can't be used, and why.
+pub(super) fn built_in() -> Result<Vec<Arc<Rules>>, (&'static str, PolicyError)> {
+    let policies = BUILT_IN.into_iter();
+    policies
+        .map(|(name, text)| Ok(Arc::new(read(name, text).map_err(|error| (name, error))?)))
         .collect()
 }
 
-/// Adds the policies of a folder: each file `NAME.yml` or `NAME.yaml` is one. Returns what is wrong, each
-/// with the name of its file.
-pub(super) fn add_folder(folder: &Path, known: &mut Known) -> Vec<String> {
+/// Adds the policies of a folder: each file `NAME.yml` or `NAME.yaml` is one. Returns the paths of those that can't be used, and
+/// why.
+pub(super) fn add_folder(
+    folder: &Path,
+    known: &mut Vec<Arc<Rules>>,
+) -> Vec<(PathBuf, PolicyError)> {
     let mut files = match list(folder) {
         Ok(files) => files,
-        Err(error) => return vec![format!("{}: {error}", folder.display())],
+        Err(error) => return vec![(folder.to_owned(), error.into())],
     };
-    files.sort();
+    files.sort_unstable();
     let mut problems = Vec::new();
     for file in files {
         let name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        let rules = if known.contains_key(&name) {
-            Err(format!("there is a policy {name:?} already; this one needs another name"))
+        let rules = if known.iter().any(|policy| policy.name == name) {
+            Err(PolicyError::NameTaken(name))
         } else {
-            read_file(&file)
+            read_file(&name, &file)
         };
         match rules {
-            Ok(rules) => {
-                known.insert(name, Arc::new(rules));
-            }
-            Err(problem) => problems.push(format!("{}: {problem}", file.display())),
+            Ok(rules) => known.push(Arc::new(rules)),
+            Err(error) => problems.push((file, error)),
         }
     }
     problems
 }
 
-fn list(folder: &Path) -> io::Result<Vec<std::path::PathBuf>> {
+fn list(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let is_policy = |path: &Path| path.extension().is_some_and(|e| e == "yml" || e == "yaml");
     let paths = fs::read_dir(folder)?.map(|entry| Ok(entry?.path()));
     paths.filter(|path| path.as_ref().map_or(true, |path| is_policy(path))).collect()
 }
 
-fn read_file(file: &Path) -> Result<Rules, String> {
-    let size = fs::metadata(file).map_err(|error| error.to_string())?.len();
+fn read_file(name: &str, file: &Path) -> Result<Rules, PolicyError> {
+    let size = fs::metadata(file)?.len();
     if size > MAX_SIZE {
-        return Err(format!("has {size} bytes, but a policy can have {MAX_SIZE} at most"));
+        return Err(PolicyError::TooLarge(size));
     }
-    read(&fs::read_to_string(file).map_err(|error| error.to_string())?)
+    read(name, &fs::read_to_string(file)?)
 }
 
 /// Reads the rules of a policy, each a document of the YAML stream.
-pub(super) fn read(text: &str) -> Result<Rules, String> {
+///
+/// # Errors
+///
+/// When one of them can't be used.
+pub(super) fn read(name: &str, text: &str) -> Result<Rules, PolicyError> {
     let documents: Vec<SerializableRuleConfig<Grammar>> =
-        from_multiple(text).map_err(|error| with_causes(&error))?;
+        from_multiple(text).map_err(PolicyError::invalid)?;
     if documents.is_empty() {
-        return Err("has no rules".to_owned());
+        return Err(PolicyError::Empty);
     }
-    let mut ids = BTreeSet::new();
+    let mut ids = Vec::new();
     let mut rules = Vec::new();
-    for (index, document) in documents.into_iter().enumerate() {
-        let id = document.id.trim().to_owned();
-        let named = |problem: &str| match id.as_str() {
-            "" => format!("rule {}: {problem}", index + 1),
-            id => format!("rule {} ({id}): {problem}", index + 1),
-        };
-        if id.is_empty() {
-            return Err(named("needs an id, by which violations name it"));
-        }
-        if document.message.trim().is_empty() {
-            return Err(named("needs a message, which says what is not allowed"));
-        }
-        if !ids.insert(id.clone()) {
-            return Err(named("another rule has the same id"));
-        }
-        if document.severity == Severity::Off {
-            continue;
-        }
-        rules.push(compile(&document).map_err(|problem| named(&problem))?);
-        // Node.js runs both languages, and nobody should have to write each rule twice.
-        if document.language == Grammar::JAVASCRIPT {
-            let mut typed = document.clone();
-            typed.language = Grammar::TYPESCRIPT;
-            let compiled = compile(&typed);
-            rules.push(compiled.map_err(|problem| named(&format!("for TypeScript: {problem}")))?);
-        }
+    for (index, document) in documents.iter().enumerate() {
+        let id = document.id.trim();
+        add(document, &ids, &mut rules).map_err(|error| PolicyError::Rule {
+            rule: match id {
+                "" => (index + 1).to_string(),
+                id => format!("{} ({id})", index + 1),
+            },
+            error: Box::new(error),
+        })?;
+        ids.push(id);
     }
     let mut grammars = Vec::new();
     for rule in &rules {
@@ -125,22 +156,41 @@ pub(super) fn read(text: &str) -> Result<Rules, String> {
             grammars.push(rule.language);
         }
     }
-    let collection = RuleCollection::try_new(rules).map_err(|error| error.to_string())?;
-    Ok(Rules { text: text.to_owned(), collection, grammars })
+    let collection = RuleCollection::try_new(rules).map_err(PolicyError::invalid)?;
+    Ok(Rules { name: name.to_owned(), text: text.to_owned(), collection, grammars })
 }
 
-fn compile(document: &SerializableRuleConfig<Grammar>) -> Result<RuleConfig<Grammar>, String> {
-    RuleConfig::try_from(document.clone(), &GlobalRules::default())
-        .map_err(|error| with_causes(&error))
-}
-
-/// An error and what caused it; the library's outermost ones say little.
-fn with_causes(error: &dyn Error) -> String {
-    let mut message = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        message.push_str(&format!(": {error}"));
-        cause = error.source();
+/// Adds the rule of a document, unless it is off. The rules before it have these ids.
+fn add(
+    document: &SerializableRuleConfig<Grammar>,
+    ids: &[&str],
+    rules: &mut Vec<RuleConfig<Grammar>>,
+) -> Result<(), PolicyError> {
+    let id = document.id.trim();
+    if id.is_empty() {
+        return Err(PolicyError::NoId);
     }
-    message
+    if document.message.trim().is_empty() {
+        return Err(PolicyError::NoMessage);
+    }
+    if ids.contains(&id) {
+        return Err(PolicyError::SameId);
+    }
+    if document.severity == Severity::Off {
+        return Ok(());
+    }
+    rules.push(compile(document)?);
+    // Node.js runs both languages, and operators should not have to write each rule twice.
+    if document.language == Grammar::JAVASCRIPT {
+        let mut typed = document.clone();
+        typed.language = Grammar::TYPESCRIPT;
+        let compiled = compile(&typed);
+        rules.push(compiled.map_err(|error| PolicyError::ForTypeScript(Box::new(error)))?);
+    }
+    Ok(())
+}
+
+fn compile(document: &SerializableRuleConfig<Grammar>) -> Result<RuleConfig<Grammar>, PolicyError> {
+    let compiled = RuleConfig::try_from(document.clone(), &GlobalRules::default());
+    compiled.map_err(PolicyError::invalid)
 }

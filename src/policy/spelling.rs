@@ -13,17 +13,17 @@ use super::grammar::Grammar;
 
 type NodeOf<'t> = Node<'t, StrDoc<Grammar>>;
 
-/// A part of a source, and the name that stands there; spaces if there is none.
+/// A part of a source, and the name that replaces it; spaces if there is none.
 type Edit = (Range<usize>, Option<String>);
 
-/// The edits that bring a source into plain spelling. Nodes are given one after the other.
+/// The edits that bring a source into plain spelling, collected node by node.
 #[derive(Default)]
 pub(super) struct Plain {
     edits: Vec<Edit>,
 }
 
 impl Plain {
-    /// Notes what is spelled in another way at this node.
+    /// Adds the edits for this node.
     pub(super) fn add(&mut self, node: &NodeOf<'_>) {
         let kind = node.kind();
         match &*kind {
@@ -49,13 +49,13 @@ impl Plain {
         }
     }
 
-    /// Writes another name in the place of a node, if there is one.
+    /// Replaces a node by a name, if there is one.
     fn write(&mut self, node: &NodeOf<'_>, name: Option<String>) {
         let name = name.filter(|name| *name != node.text());
         self.edits.extend(name.map(|name| (node.range(), Some(name))));
     }
 
-    /// Leaves of what is called only the name of it.
+    /// Replaces everything of a called expression but its name by spaces.
     fn leave_only(&mut self, called: Option<NodeOf<'_>>) {
         let Some(called) = called else { return };
         let (all, name) = (called.range(), innermost(called).range());
@@ -64,7 +64,7 @@ impl Plain {
             .extend(around.into_iter().filter(|part| !part.is_empty()).map(|part| (part, None)));
     }
 
-    /// The source in plain spelling, if it is in another.
+    /// The source in plain spelling, if that is different.
     pub(super) fn text(mut self, text: &str, grammar: Grammar) -> Option<String> {
         // An expression of several lines stays one, and every line keeps its number.
         let new_line = if grammar == Grammar::PYTHON { "\\\n" } else { "\n" };
@@ -93,8 +93,8 @@ fn named<'t>(node: &NodeOf<'t>) -> impl Iterator<Item = NodeOf<'t>> {
     node.children().filter(|child| child.is_named() && child.kind() != "comment")
 }
 
-/// What is called in the end: what is in parentheses, the last of several expressions, or what has been given a name or
-/// a type on the way.
+/// The expression that is called in the end: the one in parentheses, the last of several, or the one that is given a name or
+/// a type.
 fn innermost(mut node: NodeOf<'_>) -> NodeOf<'_> {
     loop {
         let inner = match &*node.kind() {
@@ -118,7 +118,7 @@ fn innermost(mut node: NodeOf<'_>) -> NodeOf<'_> {
     }
 }
 
-/// A name in plain letters, if it is another one: Python takes `ｅval` for `eval`, and JavaScript `\u0065val`.
+/// A name in plain letters, if that is different: Python takes `ｅval` for `eval`, and JavaScript `\u0065val`.
 fn plain_name(name: &str) -> Option<String> {
     if name.contains('\\') {
         return unescaped(name);

@@ -1,5 +1,7 @@
 use std::fs;
+use std::time::Instant;
 
+use super::findings::{MAX_LISTED, NOT_CHECKED};
 use super::*;
 use crate::config::{Config, Problem};
 
@@ -16,7 +18,7 @@ fn configured(apply: &str, files: &[(&str, &str)]) -> Result<Config, Vec<Problem
 
 fn policy(apply: &str, language: &str, files: &[(&str, &str)]) -> Arc<Policy> {
     let config = configured(apply, files).unwrap();
-    Arc::clone(&config.policies.languages[language])
+    Arc::clone(config.policies.of_language(language).unwrap())
 }
 
 fn strict() -> Arc<Policy> {
@@ -35,7 +37,7 @@ fn check(policy: &Policy, files: &[SourceFile]) -> Findings {
     policy.check(files, Instant::now() + Duration::from_secs(60))
 }
 
-/// What is found in a program, as "line:column rule".
+/// The violations in a program, as "line:column rule".
 fn found(policy: &Policy, code: &str) -> Vec<String> {
     let found = check(policy, &[file("main.py", code.as_bytes())]);
     let place = |v: &Violation| format!("{}:{} {}", v.line, v.column, v.rule);
@@ -233,7 +235,7 @@ fn every_file_that_could_be_run_is_checked_and_named() {
 }
 
 #[test]
-fn only_so_many_violations_are_listed() {
+fn listed_violations_are_limited() {
     let found = check(&strict(), &[file("main.py", "eval(1)\n".repeat(50).as_bytes())]);
     assert_eq!((found.listed.len(), found.more), (20, 30));
     assert!(found.to_string().ends_with("\nand 30 more"), "{found}");
@@ -252,7 +254,7 @@ fn unreadable_input_is_rejected() {
 }
 
 #[test]
-fn hostile_sources_have_an_end() {
+fn checks_of_hostile_sources_end() {
     let strict = strict();
     let half = check::MAX_SIZE / 2;
     for code in [
@@ -303,7 +305,7 @@ fn a_rule_holds_in_every_spelling() {
                  id: s\nlanguage: Bash\nmessage: a\nrule: { kind: command, regex: ^eval\\b }";
     let apply = r#"{"javascript": ["mine"], "go": ["mine"]}"#;
     let config = configured(apply, &[("mine.yml", rules)]).unwrap();
-    let bash = rules::read(rules).unwrap();
+    let bash = rules::read("mine", rules).unwrap();
     let bash = Policy::of_rules(Vec::new(), vec![Arc::new(bash)], &[".sh".to_owned()]).unwrap();
     for code in
         ["eval x", "'eval' x", "\"eval\" x", "\\eval x", "e'va'l x", "if \\eval x; then :; fi"]
@@ -331,8 +333,10 @@ fn a_rule_holds_in_every_spelling() {
         .chain(typescript.map(|code| ("javascript", "main.ts", code.to_owned())))
         .chain(go.map(|code| ("go", "main.go", format!("package main\nfunc main() {{ {code} }}"))))
     {
-        let found =
-            check(&config.policies.languages[language], &[file(file_name, code.as_bytes())]);
+        let found = check(
+            config.policies.of_language(language).unwrap(),
+            &[file(file_name, code.as_bytes())],
+        );
         let of = |id: &str| found.listed.iter().filter(|violation| violation.rule == id).count();
         assert_eq!(of("e") + of("p"), 1, "{code}: {found}");
         assert_eq!(
@@ -366,7 +370,7 @@ fn a_rule_that_is_off_is_off() {
 }
 
 #[test]
-fn none_is_on_by_default() {
+fn no_policy_applies_by_default() {
     let config = Config::parse("{}", None, Path::new("")).unwrap();
     assert!(!config.policies.apply_to("python"));
     let none = configured(r#"{"python": [], "cobol": []}"#, &[]).unwrap();
@@ -374,7 +378,7 @@ fn none_is_on_by_default() {
 }
 
 #[test]
-fn what_is_wrong_with_a_policy_is_told_with_its_place() {
+fn errors_in_policies_have_their_place() {
     const RULE: &str = "id: a\nlanguage: Python\nmessage: a\nrule: { pattern: eval($A) }";
     let wrong = |apply: &str, file: &str| {
         let files = [("mine.yml", file)];

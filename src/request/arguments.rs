@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use isolator_pool::quote::quoted;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -163,7 +164,7 @@ pub(crate) enum Encoding {
     Base64,
 }
 
-/// An argument that can't be used.
+/// An argument that can't be used, and why.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {message}")]
 pub(crate) struct InvalidArgument {
@@ -177,6 +178,24 @@ impl InvalidArgument {
     /// An argument that can't be used.
     pub(crate) fn new(field: impl Into<String>, message: impl Into<String>) -> Self {
         Self { field: field.into(), message: message.into() }
+    }
+
+    /// A handle that leads to no session, and to no record of one.
+    pub(crate) fn no_such_session(field: &str, handle: &str) -> Self {
+        let shown: String = handle.chars().take(60).collect();
+        let message = format!(
+            "there is no session {}: it was never yours, it ended long ago, or the server was restarted; open a new one with \
+             open_session",
+            quoted(&shown)
+        );
+        Self::new(field, message)
+    }
+
+    /// A handle that leads to no detached run.
+    pub(crate) fn no_such_run() -> Self {
+        let message = "there is no run with this handle: it has expired, or the server was restarted; run the program \
+                       again";
+        Self::new("handle", message)
     }
 }
 

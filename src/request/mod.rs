@@ -1,7 +1,6 @@
 //! Turns the arguments of a call into a request that can run in a sandbox.
 
 pub(crate) mod arguments;
-pub(crate) mod in_session;
 pub(crate) mod limits;
 pub(crate) mod pack;
 pub(crate) mod packages;

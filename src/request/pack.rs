@@ -9,8 +9,9 @@ use isolator_pool::engine::limits::ByteSize;
 use isolator_pool::run::workspace::{FileError, Workspace, WorkspaceBuilder, below};
 
 use crate::config::{Config, Language};
-use crate::policy::SourceFile;
+use crate::policy::{Policies, SourceFile};
 use crate::request::arguments::{AdditionalFile, Encoding, InvalidArgument};
+use crate::sessions::journal::SentFile;
 
 /// The program itself.
 pub(super) struct Entrypoint {
@@ -23,79 +24,117 @@ pub(super) struct Entrypoint {
     pub(super) is_snippet: bool,
 }
 
-/// A request's files.
-pub(super) struct Packed {
-    /// The entrypoint's name.
-    pub(super) file_name: String,
-    /// The names of the sources.
-    pub(super) sources: Vec<String>,
-    /// All of them.
-    pub(super) workspace: Workspace,
-    /// Those that a policy applies to.
+/// Packs the files of one request.
+pub(super) struct Packer<'c> {
+    language: &'c Language,
+    /// Whether a policy applies to the sources.
+    is_checked: bool,
+    /// The files so far.
+    pub(super) builder: WorkspaceBuilder,
+    /// The sources that a policy applies to.
     pub(super) unchecked: Vec<SourceFile>,
+    /// The names of the program's sources; the first is its entrypoint.
+    pub(super) sources: Vec<String>,
+    /// Copies for a session's journal; `None` for a new sandbox, which has no file that could be appended to.
+    pub(super) sent: Option<Vec<SentFile>>,
 }
 
-/// Packs the files of a request.
-///
-/// # Errors
-///
-/// The first file that can't be sent.
-pub(super) fn pack(
-    config: &Config,
-    entrypoint: Entrypoint,
-    additional: Vec<AdditionalFile>,
-) -> Result<Packed, InvalidArgument> {
-    let language = &entrypoint.language;
-    let is_checked = config.policies.apply_to(&language.name);
-    let workdir = &language.sandbox.workdir;
-    let mut unchecked = Vec::new();
-    let mut builder = WorkspaceBuilder::new(config.limits.files());
-    let code = entrypoint.code.into_bytes();
-    let copy = (is_checked && !entrypoint.is_snippet).then(|| code.clone());
-    let file_name = builder
-        .add(below(workdir, &entrypoint.file_name), code)
-        .map_err(|error| file_error(entrypoint.field, "entrypoint_code", &error))?;
-    if let Some(content) = copy {
-        unchecked.push(SourceFile { name: file_name.clone(), content, is_entrypoint: true });
+impl<'c> Packer<'c> {
+    /// Packs nothing yet, for a new sandbox.
+    pub(super) fn new(language: &'c Language, policies: &Policies, config: &Config) -> Self {
+        Self {
+            language,
+            is_checked: policies.apply_to(&language.name),
+            builder: WorkspaceBuilder::new(config.limits.files()),
+            unchecked: Vec::new(),
+            sources: Vec::new(),
+            sent: None,
+        }
     }
-    let mut sources = vec![file_name.clone()];
-    for (index, file) in additional.into_iter().enumerate() {
-        let at = format!("additional_files[{index}]");
-        let content_field = format!("{at}.content");
-        if file.append {
+
+    /// Packs nothing yet, for a session.
+    pub(super) fn for_session(
+        language: &'c Language,
+        policies: &Policies,
+        config: &Config,
+    ) -> Self {
+        Self { sent: Some(Vec::new()), ..Self::new(language, policies, config) }
+    }
+
+    /// Adds the program itself, before its other files.
+    ///
+    /// # Errors
+    ///
+    /// When it can't be sent.
+    pub(super) fn entrypoint(&mut self, entrypoint: Entrypoint) -> Result<(), InvalidArgument> {
+        let Entrypoint { file_name, code, field, is_snippet, .. } = entrypoint;
+        let code = code.into_bytes();
+        let copy = (self.is_checked && !is_snippet).then(|| code.clone());
+        let name = self
+            .builder
+            .add(below(&self.language.sandbox.workdir, &file_name), code)
+            .map_err(|error| file_error(field, "entrypoint_code", "additional_files", &error))?;
+        if let Some(content) = copy {
+            self.unchecked.push(SourceFile { name: name.clone(), content, is_entrypoint: true });
+        }
+        self.sources.push(name);
+        Ok(())
+    }
+
+    /// Adds the files of an argument.
+    ///
+    /// # Errors
+    ///
+    /// The first file that can't be sent.
+    pub(super) fn files(
+        &mut self,
+        field: &str,
+        files: Vec<AdditionalFile>,
+    ) -> Result<(), InvalidArgument> {
+        for (index, file) in files.into_iter().enumerate() {
+            self.file(field, &format!("{field}[{index}]"), file)?;
+        }
+        Ok(())
+    }
+
+    /// Adds one file; `at` is its place among the arguments.
+    fn file(&mut self, field: &str, at: &str, file: AdditionalFile) -> Result<(), InvalidArgument> {
+        let append = file.append;
+        if append && self.sent.is_none() {
             let message =
                 "needs a session: a new sandbox has no file to which something can be added";
             return Err(InvalidArgument::new(format!("{at}.append"), message));
         }
-        let (name, content) = content(file, &at)?;
-        let copy = is_checked.then(|| content.clone());
-        let name = builder
-            .add(below(workdir, &name), content)
-            .map_err(|error| file_error(&format!("{at}.filename"), &content_field, &error))?;
-        if let Some(content) = copy {
-            unchecked.push(SourceFile { name: name.clone(), content, is_entrypoint: false });
+        let content_field = format!("{at}.content");
+        let (name, content) = decoded(file, &content_field)?;
+        let to_check = self.is_checked.then(|| content.clone());
+        let to_remember = self.sent.is_some().then(|| content.clone());
+        let name =
+            self.builder.add(below(&self.language.sandbox.workdir, &name), content).map_err(
+                |error| file_error(&format!("{at}.filename"), &content_field, field, &error),
+            )?;
+        if let Some(content) = to_check {
+            self.unchecked.push(SourceFile { name: name.clone(), content, is_entrypoint: false });
         }
-        if is_source_beside(&name, &file_name, language) {
-            sources.push(name);
+        if let (Some(sent), Some(content)) = (&mut self.sent, to_remember) {
+            sent.push(SentFile { name: name.clone(), content, append });
         }
+        if let Some(entrypoint) = self.sources.first()
+            && is_source_beside(&name, entrypoint, self.language)
+        {
+            self.sources.push(name);
+        }
+        Ok(())
     }
-    Ok(Packed { file_name, sources, workspace: builder.build(), unchecked })
 }
 
-/// A file's name and the bytes in it. `at` is its place among the arguments.
-///
-/// # Errors
-///
-/// When it is not written as it says.
-pub(super) fn content(
-    file: AdditionalFile,
-    at: &str,
-) -> Result<(String, Vec<u8>), InvalidArgument> {
+/// A file's name and content; `field` has the content.
+fn decoded(file: AdditionalFile, field: &str) -> Result<(String, Vec<u8>), InvalidArgument> {
     let content = match file.encoding {
         Encoding::Utf8 => file.content.into_bytes(),
-        Encoding::Base64 => BASE64.decode(file.content.trim()).map_err(|error| {
-            InvalidArgument::new(format!("{at}.content"), format!("this is not base64: {error}"))
-        })?,
+        Encoding::Base64 => BASE64
+            .decode(file.content.trim())
+            .map_err(|error| InvalidArgument::new(field, format!("this is not base64: {error}")))?,
     };
     Ok((file.filename, content))
 }
@@ -122,18 +161,30 @@ pub(crate) fn refuse_more_than_memory(
     Err(InvalidArgument::new(field, message))
 }
 
-fn file_error(name_field: &str, content_field: &str, error: &FileError) -> InvalidArgument {
+fn file_error(
+    name_field: &str,
+    content_field: &str,
+    list_field: &str,
+    error: &FileError,
+) -> InvalidArgument {
     let field = match error {
         FileError::TooLarge(_) => content_field,
-        FileError::TooMany(_) => "additional_files",
+        FileError::TooMany(_) => list_field,
         _ => name_field,
     };
     InvalidArgument::new(field, error.to_string())
 }
 
+/// The sources among the files of a program, of which the first is its entrypoint.
+pub(crate) fn sources(names: &[String], language: &Language) -> Vec<String> {
+    let is_source =
+        |name: &&String| **name == names[0] || is_source_beside(name, &names[0], language);
+    names.iter().filter(is_source).cloned().collect()
+}
+
 /// Whether a file is a source of the same program as the entrypoint. Test files are not: compilers that take
 /// lists of sources refuse them.
-pub(super) fn is_source_beside(name: &str, entrypoint: &str, language: &Language) -> bool {
+fn is_source_beside(name: &str, entrypoint: &str, language: &Language) -> bool {
     let (name, entrypoint) = (Path::new(name), Path::new(entrypoint));
     let Some(stem) = name.file_stem().and_then(|stem| stem.to_str()) else {
         return false;

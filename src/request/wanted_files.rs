@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 
 use globset::{GlobBuilder, GlobMatcher};
-use isolator_pool::WantedFiles;
 use isolator_pool::quote::quoted;
 use isolator_pool::run::workspace::below;
 
@@ -18,7 +17,7 @@ const SPECIAL: [char; 7] = ['*', '?', '[', ']', '{', '}', '\\'];
 
 /// Which of a program's files its caller wants: pictures, and those that patterns name.
 #[derive(Debug, Clone)]
-pub(crate) struct Wanted {
+pub(crate) struct OutputFiles {
     patterns: Vec<Pattern>,
     most: u64,
 }
@@ -63,7 +62,7 @@ impl Pattern {
     }
 }
 
-impl Wanted {
+impl OutputFiles {
     /// Pictures, and what is named by patterns; `most` bytes of all of them.
     ///
     /// # Errors
@@ -99,9 +98,9 @@ impl Wanted {
     }
 
     /// The same for the sandbox.
-    pub(crate) fn to_sandbox(&self) -> WantedFiles {
+    pub(crate) fn to_sandbox(&self) -> isolator_pool::WantedFiles {
         let globs = self.patterns.iter().flat_map(Pattern::globs).collect();
-        WantedFiles { globs, pictures: true, most: self.most }
+        isolator_pool::WantedFiles { globs, pictures: true, most: self.most }
     }
 
     /// Which of the files are named: those with the very name, or else those of the pattern. Also what should be said of
@@ -138,8 +137,8 @@ impl Wanted {
 mod tests {
     use super::*;
 
-    fn wanted(patterns: &[&str]) -> Result<Wanted, InvalidArgument> {
-        Wanted::new(patterns.iter().map(|&text| text.to_owned()).collect(), "/workspace", 1)
+    fn wanted(patterns: &[&str]) -> Result<OutputFiles, InvalidArgument> {
+        OutputFiles::new(patterns.iter().map(|&text| text.to_owned()).collect(), "/workspace", 1)
     }
 
     #[test]

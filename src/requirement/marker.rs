@@ -1,7 +1,7 @@
 //! Markers: for which interpreters and machines a requirement of Python is meant, such as `python_version < '3.11'`.
 //!
-//! Callers write them, and each call can bring others. So they are read and evaluated here, because the parser of the field
-//! remembers every marker that it has read until the process ends.
+//! Callers write them, and each call can bring others. The usual parser keeps every marker that it has read until the
+//! process ends, so they are read and evaluated here.
 
 use std::iter::Peekable;
 use std::str::FromStr as _;
@@ -9,7 +9,7 @@ use std::vec;
 
 use pep440_rs::{Version, VersionSpecifiers};
 
-/// What markers are compared with, as far as it is known.
+/// The interpreter and machine that markers are compared with, as far as they are known.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Machine {
     /// The version of the interpreter, with three numbers.
@@ -19,7 +19,7 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// The value of a variable. The interpreter is always CPython on Linux. Of its kernel nothing is known, as for uv.
+    /// The value of a variable. The interpreter is always CPython on Linux. As for uv, its kernel is unknown.
     fn value(&self, variable: &str) -> Option<Value> {
         let minor = |version: &String| {
             let end = version.match_indices('.').nth(1).map_or(version.len(), |(at, _)| at);
@@ -47,23 +47,22 @@ impl Machine {
 /// One side of a comparison.
 enum Value {
     Text(String),
-    /// What a variable of the machine has is not known.
+    /// The value of a variable of the machine that is not known.
     Unknown,
 }
 
-/// Whether a marker holds. Several parts of which one has to hold are as true as the truest, and those which all have to are as
-/// true as the least true one.
+/// Whether a marker holds. `or` is the maximum of its parts, and `and` the minimum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Truth {
     /// It does not.
     No,
-    /// That depends on what is not known of the machine.
+    /// It depends on a value of the machine that is not known.
     Maybe,
     /// It does.
     Yes,
 }
 
-/// Whether a marker holds. `None` if it is none.
+/// Whether a marker holds. `None` if it can't be read.
 pub(super) fn evaluate(marker: &str, machine: &Machine) -> Option<Truth> {
     let mut reader = Reader { tokens: tokens(marker)?.into_iter().peekable(), machine };
     let holds = reader.any()?;
@@ -83,7 +82,7 @@ fn tokens(marker: &str) -> Option<Vec<Token<'_>>> {
     let mut tokens = Vec::new();
     let mut rest = marker.trim_start();
     while let Some(first) = rest.chars().next() {
-        // How long it is here, and what it is.
+        // The length of a token, and the token.
         let run = |is_part: fn(char) -> bool| rest.find(|c| !is_part(c)).unwrap_or(rest.len());
         let (length, token) = match first {
             '(' => (1, Token::Open),
@@ -115,7 +114,7 @@ struct Reader<'m> {
 }
 
 impl Reader<'_> {
-    /// Parts of which one has to hold. All are read, also after the first that holds.
+    /// Parts with `or` between them. All are read, also after the first that holds.
     fn any(&mut self) -> Option<Truth> {
         let mut holds = self.all()?;
         while self.tokens.next_if_eq(&Token::Word("or")).is_some() {
@@ -124,7 +123,7 @@ impl Reader<'_> {
         Some(holds)
     }
 
-    /// Parts which all have to hold.
+    /// Parts with `and` between them.
     fn all(&mut self) -> Option<Truth> {
         let mut holds = self.one()?;
         while self.tokens.next_if_eq(&Token::Word("and")).is_some() {
@@ -161,7 +160,7 @@ impl Reader<'_> {
     }
 }
 
-/// Compares versions where both sides are some, and otherwise texts.
+/// Compares versions if both sides are versions, and texts otherwise.
 fn compare(left: &str, comparison: &str, right: &str) -> Option<bool> {
     if let (Ok(versions), Ok(version)) =
         (VersionSpecifiers::from_str(&format!("{comparison}{right}")), Version::from_str(left))
@@ -223,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_of_a_machine_decides_nothing() {
+    fn unknown_values_of_a_machine_decide_nothing() {
         for (marker, expected) in [
             ("python_version < '3.11'", Truth::Maybe),
             ("'aarch64' == platform_machine", Truth::Maybe),

@@ -59,7 +59,15 @@ pub(crate) struct ShownReport {
     pub svg: Option<String>,
 }
 
-/// What a cell has shown.
+impl ShownReport {
+    /// Bytes of its texts.
+    pub(crate) fn weight(&self) -> usize {
+        let texts = [&self.text, &self.html, &self.markdown, &self.latex, &self.json, &self.svg];
+        texts.into_iter().flatten().map(String::len).sum()
+    }
+}
+
+/// The values and pictures that a cell showed, as they come back.
 #[derive(Default)]
 pub(crate) struct Shown {
     /// For the data.

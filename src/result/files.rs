@@ -9,7 +9,7 @@ use isolator_pool::run::outcome::ChangedFile;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::request::wanted_files::Wanted;
+use crate::request::wanted_files::OutputFiles;
 use crate::result::forms::{Form, LINK, Room, Seen, most_pictures};
 use crate::result::kept::{Item, encoded};
 use crate::result::media_type;
@@ -83,6 +83,18 @@ pub(crate) enum Attachment {
     },
 }
 
+impl Attachment {
+    /// Bytes that it adds to an answer.
+    pub(crate) fn weight(&self) -> usize {
+        const LINK: usize = 200;
+        match self {
+            Self::Picture { base64, .. } => base64.len(),
+            Self::Text { text, .. } => text.len(),
+            Self::Link { uri, path, .. } => LINK + uri.len() + path.len(),
+        }
+    }
+}
+
 /// The files as they come back.
 #[derive(Debug, Default)]
 pub(crate) struct Returned {
@@ -111,7 +123,7 @@ impl LeftFiles {
     pub(crate) fn new(
         mut files: Vec<ChangedFile>,
         is_all: bool,
-        wanted: &Wanted,
+        wanted: &OutputFiles,
         mut room: Room,
     ) -> Self {
         files.sort_by(|a, b| as_counted(&a.path, &b.path));
@@ -318,9 +330,9 @@ mod tests {
         ChangedFile { path: path.to_owned(), size, content: content.map(<[u8]>::to_vec) }
     }
 
-    fn wanted(globs: &[&str]) -> Wanted {
+    fn wanted(globs: &[&str]) -> OutputFiles {
         let globs = globs.iter().map(|&glob| glob.to_owned()).collect();
-        Wanted::new(globs, "/workspace", 10 << 20).unwrap()
+        OutputFiles::new(globs, "/workspace", 10 << 20).unwrap()
     }
 
     fn words(files: Vec<ChangedFile>, globs: &[&str]) -> Returned {

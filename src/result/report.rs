@@ -131,7 +131,7 @@ impl From<Status> for ReportStatus {
 
 impl ReportStatus {
     /// The name that callers see.
-    const fn as_str(self) -> &'static str {
+    pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Success => Status::Success.as_str(),
             Self::Error => Status::Error.as_str(),
@@ -253,6 +253,15 @@ impl Report {
             expires_at: None,
             handle: None,
         }
+    }
+
+    /// Bytes of its data, about.
+    pub(crate) fn weight(&self) -> usize {
+        const OF_FILE: usize = 300;
+        let texts = [&self.message, &self.result, &self.background_output].into_iter().flatten();
+        let texts = texts.chain([&self.stdout, &self.stderr]).chain(&self.notes).map(String::len);
+        let shown = self.shown.iter().map(ShownReport::weight);
+        texts.chain(shown).sum::<usize>() + (self.files.len() + self.violations.len()) * OF_FILE
     }
 
     /// Whether the program failed.

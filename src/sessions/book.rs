@@ -9,7 +9,7 @@ use isolator_pool::lock::lock;
 use isolator_pool::pool::admission::Client;
 use tokio::time::Instant;
 
-use super::gone::{Gone, Graveyard, Why};
+use super::gone::{Graveyard, Why, gone_of};
 use super::open::OpenSession;
 
 /// How often a session that is in use is looked at when it is time for it to end.
@@ -115,17 +115,6 @@ impl Book {
         drop(entries);
         session.session.close();
         true
-    }
-}
-
-pub(super) fn gone_of(session: &OpenSession, why: Why) -> Gone {
-    Gone {
-        id: session.id.clone(),
-        client: session.client.clone(),
-        language: session.language.name.clone(),
-        why,
-        journal: lock(&session.journal).clone(),
-        since: Instant::now(),
     }
 }
 

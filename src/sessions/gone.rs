@@ -3,11 +3,13 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use isolator_pool::lock::lock;
 use isolator_pool::pool::admission::Client;
 use isolator_pool::pool::session::EndReason;
 use tokio::time::Instant;
 
 use crate::duration;
+use crate::sessions::OpenSession;
 use crate::sessions::journal::Journal;
 
 /// Most that are remembered, of one client and of all together, and how many bytes their journals may have together.
@@ -97,6 +99,18 @@ pub(crate) struct Gone {
     pub since: Instant,
 }
 
+/// The record of a session that has ended for this reason.
+pub(crate) fn gone_of(session: &OpenSession, why: Why) -> Gone {
+    Gone {
+        id: session.id.clone(),
+        client: session.client.clone(),
+        language: session.language.name.clone(),
+        why,
+        journal: lock(&session.journal).clone(),
+        since: Instant::now(),
+    }
+}
+
 /// The sessions that are gone, the oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Graveyard(VecDeque<Gone>);
@@ -142,7 +156,7 @@ impl Graveyard {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sessions::journal::{Entry, EntryEnd, SentFile, Step};
+    use crate::sessions::journal::{EntryEnd, JournalEntry, SentFile, Step};
 
     fn gone(client: &Client, id: String) -> Gone {
         Gone {
@@ -161,7 +175,7 @@ mod tests {
         let mut graveyard = Graveyard::default();
         for id in ["0", "1", "2"] {
             let mut journal = Journal::new(MAX_BYTES);
-            journal.add(Entry {
+            journal.add(JournalEntry {
                 cell: 1,
                 step: Step::Files,
                 files: vec![SentFile {

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 /// Something that a session has run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Entry {
+pub(crate) struct JournalEntry {
     /// Number of the cell.
     pub cell: u32,
     /// What it was.
@@ -31,8 +31,8 @@ pub(crate) enum Step {
         code: String,
         /// The name.
         file_name: Option<String>,
-        /// What a program was given.
-        given: Given,
+        /// Its arguments, variables and standard input.
+        input: StepInput,
     },
     /// Only its files.
     Files,
@@ -42,14 +42,14 @@ pub(crate) enum Step {
         command: String,
         /// Where it ran.
         cwd: String,
-        /// What it was given.
-        given: Given,
+        /// Its variables and standard input.
+        input: StepInput,
     },
 }
 
-/// What a program was given beside its files.
+/// Arguments, variables and standard input of a program.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Given {
+pub(crate) struct StepInput {
     /// Its arguments.
     pub args: Vec<String>,
     /// Variables that its caller has set.
@@ -58,7 +58,7 @@ pub(crate) struct Given {
     pub stdin: String,
 }
 
-impl Given {
+impl StepInput {
     fn weight(&self) -> usize {
         let args = self.args.iter().map(String::len);
         let env = self.env.iter().map(|(name, value)| name.len() + value.len());
@@ -106,14 +106,14 @@ impl EntryEnd {
 /// What a part of an entry takes besides its content, in bytes.
 const OVERHEAD: usize = 200;
 
-impl Entry {
+impl JournalEntry {
     /// Bytes that it holds.
     fn weight(&self) -> usize {
         let step = match &self.step {
-            Step::Code { code, file_name, given } => {
-                code.len() + file_name.as_ref().map_or(0, String::len) + given.weight()
+            Step::Code { code, file_name, input } => {
+                code.len() + file_name.as_ref().map_or(0, String::len) + input.weight()
             }
-            Step::Command { command, cwd, given } => command.len() + cwd.len() + given.weight(),
+            Step::Command { command, cwd, input } => command.len() + cwd.len() + input.weight(),
             Step::Files => 0,
         };
         let files = self.files.iter().map(|file| file.name.len() + file.content.len() + OVERHEAD);
@@ -135,7 +135,7 @@ impl Entry {
 pub(crate) struct Journal {
     most: usize,
     weight: usize,
-    entries: VecDeque<Entry>,
+    entries: VecDeque<JournalEntry>,
     /// Older ones that are not there anymore.
     missing: u32,
     /// What the session asked for in packages.
@@ -160,7 +160,7 @@ impl Journal {
 
     /// Adds a step. The oldest ones make room for it. If its files alone are too large, they are given up instead: most of what
     /// the others did can still be done again.
-    pub(crate) fn add(&mut self, mut entry: Entry) {
+    pub(crate) fn add(&mut self, mut entry: JournalEntry) {
         if entry.weight() > self.most && !entry.files.is_empty() {
             entry.files = Vec::new();
             entry.has_lost_files = true;
@@ -185,7 +185,7 @@ impl Journal {
 
     /// Marks the last so many cells of code as undone.
     pub(crate) fn undo(&mut self, cells: u32) {
-        let is_code = |entry: &&mut Entry| {
+        let is_code = |entry: &&mut JournalEntry| {
             let has_ended = matches!(entry.end, EntryEnd::Ran | EntryEnd::TimedOut);
             matches!(entry.step, Step::Code { .. }) && has_ended
         };
@@ -196,7 +196,7 @@ impl Journal {
     }
 
     /// The steps, the oldest first.
-    pub(crate) fn entries(&self) -> impl DoubleEndedIterator<Item = &Entry> {
+    pub(crate) fn entries(&self) -> impl DoubleEndedIterator<Item = &JournalEntry> {
         self.entries.iter()
     }
 
@@ -215,10 +215,10 @@ impl Journal {
 mod tests {
     use super::*;
 
-    fn cell(number: u32, length: usize) -> Entry {
+    fn cell(number: u32, length: usize) -> JournalEntry {
         let code = "x".repeat(length);
-        let step = Step::Code { code, file_name: None, given: Given::default() };
-        Entry {
+        let step = Step::Code { code, file_name: None, input: StepInput::default() };
+        JournalEntry {
             cell: number,
             step,
             files: Vec::new(),
@@ -250,7 +250,7 @@ mod tests {
         journal.add(cell(1, 1000));
         let content = vec![0; 3000];
         let file = SentFile { name: "large.csv".to_owned(), content, append: false };
-        journal.add(Entry { files: vec![file], ..cell(2, 10) });
+        journal.add(JournalEntry { files: vec![file], ..cell(2, 10) });
         assert_eq!((numbers(&journal), journal.missing()), (vec![1, 2], 0));
         let last = journal.entries().next_back().unwrap();
         assert!(last.files.is_empty() && last.has_lost_files && last.text().len() == 10);
@@ -262,9 +262,9 @@ mod tests {
         for number in 1..=4 {
             journal.add(cell(number, 1));
         }
-        let (command, cwd, given) = ("ls".to_owned(), String::new(), Given::default());
-        let step = Step::Command { command, cwd, given };
-        journal.add(Entry { step, ..cell(5, 0) });
+        let (command, cwd, input) = ("ls".to_owned(), String::new(), StepInput::default());
+        let step = Step::Command { command, cwd, input };
+        journal.add(JournalEntry { step, ..cell(5, 0) });
         journal.undo(1);
         journal.undo(2);
         let undone: Vec<_> =

@@ -18,8 +18,8 @@ use isolator_pool::pool::session::{EndReason, Session, SessionRequest};
 use serde::Serialize;
 use tokio::time::Instant;
 
-use self::book::{Book, Evicted, Place, Unless, gone_of, longest_unused, watch};
-use self::gone::{Gone, Why};
+use self::book::{Book, Evicted, Place, Unless, longest_unused, watch};
+use self::gone::{Gone, Why, gone_of};
 use self::journal::Journal;
 pub(crate) use self::open::{BoundSet, InUse, OpenSession};
 use crate::config::{Config, Language, SessionsConfig};

@@ -104,6 +104,11 @@ impl InUse {
         Self(session)
     }
 
+    /// The same session for another holder.
+    pub(crate) fn another(&self) -> Self {
+        Self::new(self.shared())
+    }
+
     /// The session, for what may come after the call.
     pub(crate) fn shared(&self) -> Arc<OpenSession> {
         Arc::clone(&self.0)

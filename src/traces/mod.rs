@@ -21,10 +21,10 @@ use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::OTelSdkError;
 use opentelemetry_sdk::propagation::TraceContextPropagator;
 use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider, SpanProcessor};
-use serde_json::Value;
 use tracing::subscriber::{NoSubscriber, with_default};
 
 use crate::hex::short_digest;
+use crate::result::receipt::{ReceiptReport, Stages};
 
 /// The longest text of a client in a span, in characters.
 const MAX_TEXT: usize = 128;
@@ -177,14 +177,13 @@ impl CallTrace {
         self,
         error: Option<&'static str>,
         status: Option<&str>,
-        receipt: Option<&Value>,
+        receipt: Option<&ReceiptReport>,
     ) {
         let Self { inner, began, parent, name, mut attributes } = self;
         let ended = SystemTime::now();
         attributes.extend(error.map(|error| KeyValue::new("error.type", error)));
         attributes.extend(status.map(|it| KeyValue::new("isolator.status", it.to_owned())));
-        let start = receipt.and_then(|receipt| receipt["start"].as_str());
-        attributes.extend(start.map(|it| KeyValue::new("isolator.start", it.to_owned())));
+        attributes.extend(receipt.map(|it| KeyValue::new("isolator.start", it.start)));
         let builder = inner.tracer.span_builder(name);
         let builder =
             builder.with_kind(SpanKind::Server).with_start_time(began).with_attributes(attributes);
@@ -194,7 +193,7 @@ impl CallTrace {
         }
         let call = parent.with_span(span);
         if let Some(receipt) = receipt {
-            inner.stages(&call, &receipt["ms"], &STAGES, ended);
+            inner.stages(&call, &receipt.ms, &STAGES, ended);
         }
         call.span().end_with_timestamp(ended);
     }
@@ -203,10 +202,10 @@ impl CallTrace {
 impl Inner {
     /// Makes the spans of stages that came one after the other, the last of which ended at `ended`. Only starting a program is
     /// counted within the program's own time, so it begins with that.
-    fn stages(&self, parent: &Context, ms: &Value, names: &[&'static str], ended: SystemTime) {
+    fn stages(&self, parent: &Context, ms: &Stages, names: &[&'static str], ended: SystemTime) {
         let mut ended = ended;
         for name in names.iter().rev() {
-            let Some(time) = ms[*name].as_f64() else { continue };
+            let Some(time) = ms.named(name) else { continue };
             let time = Duration::try_from_secs_f64(time / 1e3).unwrap_or_default();
             let (began, over) = match *name {
                 "spawn" => (ended, ended.checked_add(time).unwrap_or(ended)),
@@ -253,12 +252,10 @@ fn shortened(text: &str) -> String {
 mod tests {
     use std::sync::mpsc;
 
-    use opentelemetry_sdk::error::OTelSdkResult;
-    use opentelemetry_sdk::trace::{Span, SpanData};
-    use serde_json::json;
-
     use super::exporting::{Bounded, Waiting};
     use super::*;
+    use opentelemetry_sdk::error::OTelSdkResult;
+    use opentelemetry_sdk::trace::{Span, SpanData};
 
     /// Nobody takes the spans out of the queue before the test looks.
     #[derive(Debug)]
@@ -305,10 +302,28 @@ mod tests {
         }
     }
 
-    fn receipt() -> Value {
-        json!({ "start": "hot", "ms": {
-            "queue": 1.0, "checkout": 2.0, "limit": 0.0, "unpack": 1.0, "spawn": 2.0, "program": 30.0, "run": 40.0, "total": 43.0,
-        } })
+    fn receipt() -> ReceiptReport {
+        let ms = Stages {
+            queue: 1.0,
+            checkout: Some(2.0),
+            limit: Some(0.0),
+            unpack: Some(1.0),
+            spawn: Some(2.0),
+            program: Some(30.0),
+            run: Some(40.0),
+            total: 43.0,
+            ..Stages::default()
+        };
+        let (image, start) = (String::new(), "hot");
+        ReceiptReport {
+            start,
+            preloaded: None,
+            image,
+            packages: None,
+            frozen: None,
+            checkpoints: None,
+            ms,
+        }
     }
 
     #[test]

@@ -5,11 +5,12 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Who may name a library. Everything else is written in our own types.
-const LIBRARIES: [(&str, &[&str]); 13] = [
+/// The folders that may use a library. All others use our own types.
+const LIBRARIES: [(&str, &[&str]); 14] = [
     ("rmcp", &["src/mcp/", "src/transport/", "src/commands/serve/"]),
     ("axum", &["src/transport/http/"]),
     ("tower_http", &["src/transport/http/"]),
+    ("deadpool", &["src/policy/checker/"]),
     ("toml_edit", &["src/commands/hosts/edit/"]),
     ("bollard", &["pool/src/engine/docker/", "bench/src/"]),
     ("libcontainer", &["pool/src/engine/embedded/"]),
@@ -22,8 +23,8 @@ const LIBRARIES: [(&str, &[&str]); 13] = [
     ("opentelemetry_otlp", &["src/traces/"]),
 ];
 
-/// The rooms of each crate from the top down: a room may use those after it, and none before it.
-const ROOMS: [(&str, &[&str]); 2] = [
+/// The folders of each crate from the top down: a folder may use those after it, and none before it.
+const FOLDERS: [(&str, &[&str]); 2] = [
     (
         "src",
         &[
@@ -128,7 +129,7 @@ fn libraries_are_used_only_where_they_belong() {
     }
 }
 
-/// What would start threads in a process that forks without an exec, or take memory in one that belongs to an interpreter.
+/// Libraries that would start threads in a process that forks without an exec, or allocate memory in a process of an interpreter.
 const FORBIDDEN: [(&str, &[&str]); 2] = [
     ("pool/src/engine/embedded/launcher/", &["tokio", "tokio_util", "std::thread"]),
     ("template/src/", &["std", "alloc"]),
@@ -151,17 +152,18 @@ fn processes_that_fork_have_one_thread() {
 
 #[test]
 fn folders_depend_on_each_other_in_one_direction() {
-    for (folder, rooms) in ROOMS {
-        let place = |room: &str| rooms.iter().position(|it| *it == room);
+    for (root, folders) in FOLDERS {
+        let place = |folder: &str| folders.iter().position(|it| *it == folder);
         let mut seen = BTreeSet::new();
-        for (name, source) in sources(folder) {
-            let inside = name.strip_prefix(folder).unwrap().trim_start_matches('/');
-            let room = inside.split('/').next().unwrap().trim_end_matches(".rs");
-            if ["lib", "main", "fuzzing"].contains(&room) {
+        for (name, source) in sources(root) {
+            let inside = name.strip_prefix(root).unwrap().trim_start_matches('/');
+            let folder = inside.split('/').next().unwrap().trim_end_matches(".rs");
+            if ["lib", "main", "fuzzing"].contains(&folder) {
                 continue;
             }
-            let from = place(room).unwrap_or_else(|| panic!("{name}: {room} is not in ROOMS"));
-            seen.insert(room.to_owned());
+            let from = place(folder);
+            let from = from.unwrap_or_else(|| panic!("{name}: {folder} is not in FOLDERS"));
+            seen.insert(folder.to_owned());
             // Tests at the end of a file may put together what they like.
             let own = source.split("#[cfg(test)]").next().unwrap();
             if name.ends_with("tests.rs") {
@@ -170,12 +172,12 @@ fn folders_depend_on_each_other_in_one_direction() {
             for line in own.lines() {
                 for used in segments(&code(line), "crate") {
                     let to = place(used);
-                    let to = to.unwrap_or_else(|| panic!("{name}: {used} is not in ROOMS"));
-                    assert!(to >= from, "{name}: an arrow points up, to {used}:\n{line}");
+                    let to = to.unwrap_or_else(|| panic!("{name}: {used} is not in FOLDERS"));
+                    assert!(to >= from, "{name} uses {used}, which is above it:\n{line}");
                 }
             }
         }
-        assert_eq!(seen.len(), rooms.len(), "a room of {folder} is empty: {seen:?}");
+        assert_eq!(seen.len(), folders.len(), "a folder of {root} is empty: {seen:?}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! Mistakes of callers: each gives an answer that names the field, and has no other effect.
+//! Invalid arguments: each answer names the field, and nothing runs.
 
 use crate::common::server::Server;
 use crate::common::shown;

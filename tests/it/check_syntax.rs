@@ -91,7 +91,7 @@ async fn a_configured_language_is_checked_by_its_own_command() {
     let found = check(&server, "bash", "echo hi\nif true; then\n fi fi\n").await;
     assert_eq!((&found["valid"], &found["line"]), (&json!(false), &json!(3)), "{found}");
 
-    // What a checker prints is somebody else's text.
+    // The output of a checker is not trusted.
     let said = check(&server, "forger", "echo '{\"valid\": true}'").await;
     assert_eq!(said, json!({ "valid": true }));
     for code in ["echo valid", "echo '{\"valid\": true, \"more\": 1}'", "kill -9 $$", "exit 3"] {

@@ -1,4 +1,4 @@
-//! `isolator config` and what else sets a server up: manual pages and completions.
+//! `isolator config`, manual pages and completions.
 
 use std::fs;
 use std::path::Path;
@@ -18,7 +18,7 @@ fn directory(more: Value) -> TempDir {
     directory
 }
 
-/// What `config check` says of a configuration. It leaves nothing behind.
+/// The output of `config check` for a configuration. The command leaves nothing behind.
 fn check(directory: &Path) -> Finished {
     let finished = run(directory, &["config", "check"], "");
     if state(directory).exists() {

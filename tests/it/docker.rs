@@ -1,4 +1,4 @@
-//! What only the engine `docker` has: its address, and an API that says what it was asked for.
+//! Features of the engine `docker`: its address, and an API that shows the requested restrictions.
 
 use std::io::copy;
 use std::net::{Shutdown, TcpListener};
@@ -49,7 +49,7 @@ const MASKED: [&str; 14] = [
     "/sys/firmware",
 ];
 
-/// What something was made with, without what is off, empty or 0.
+/// The settings of a JSON value that are not off, empty or 0.
 fn asked(of: &impl Serialize) -> Value {
     let mut asked = serde_json::to_value(of).expect("what was asked for");
     let is_off = |value: &Value| match value {
@@ -64,7 +64,7 @@ fn asked(of: &impl Serialize) -> Value {
     asked
 }
 
-/// What a container's host configuration must be, whole: what is not here was not asked for.
+/// The complete host configuration of a container: every other setting has its default.
 fn promised(labels: &Value, volume: &str, memory: &Value) -> Value {
     let ulimit = |name: &str, hard: i64| json!({ "Name": name, "Soft": hard, "Hard": hard });
     let unlimited = |name: &str| ulimit(name, -1);
@@ -126,7 +126,7 @@ async fn containers_are_created_with_every_restriction() {
     let filter = format!("seccomp={}", docker_profile());
     let options = take("SecurityOpt");
     assert!(options == json!(["no-new-privileges", filter]), "another filter, or more options");
-    // Nobody asks for one, and versions have two names for that.
+    // None is requested, and versions have two names for that.
     let restart = take("RestartPolicy");
     assert!(["", "no"].map(|name| json!(name)).contains(&restart["Name"]), "{restart}");
     let masked = take("MaskedPaths");
@@ -164,7 +164,7 @@ async fn containers_are_created_with_every_restriction() {
     server.stop().await;
 }
 
-/// What limits a process, by the name that one of the versions of control groups has for it.
+/// The limits of a process, by their names in one of the versions of control groups.
 fn limit(process: Process, names: &[&str]) -> Option<String> {
     let groups = process.read("cgroup");
     let paths: Vec<_> = groups.lines().filter_map(|line| line.splitn(3, ':').nth(2)).collect();

@@ -79,7 +79,7 @@ fn words(lists: &BTreeSet<String>) -> BTreeSet<String> {
     lists.iter().flat_map(|list| list.split(", ")).map(str::to_owned).collect()
 }
 
-/// What a pattern finds in a command's help.
+/// The matches of a pattern in a command's help.
 fn listed(arguments: &[&str], pattern: &str) -> BTreeSet<String> {
     let home = tempfile::tempdir().unwrap();
     let help = run_command(isolator(home.path()).args(arguments), "").stdout;
@@ -118,7 +118,7 @@ fn the_page_about_hosts_and_the_demo_have_every_host_and_no_other() {
     assert_eq!(words(&BTreeSet::from([said.trim().to_owned()])), hosts);
 }
 
-/// What links to the headings of a page end with.
+/// The anchors of the headings of a page.
 fn anchors(text: &str) -> BTreeSet<String> {
     let is_text = text.lines().scan(true, |is_text, line| {
         *is_text ^= line.starts_with("```");

@@ -1,4 +1,4 @@
-//! What a program sees, and what its caller gets back.
+//! The tool `execute_code`: the view of the program, and the answer to its caller.
 
 use crate::common::engine::State;
 use crate::common::eventually;

@@ -1,4 +1,4 @@
-//! What a program leaves: files, pictures, and output that does not fit into the answer.
+//! Results of a program: files, pictures, and output that does not fit into the answer.
 
 use crate::common::answer::Answer;
 use crate::common::client::RequestError;
@@ -8,7 +8,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use rmcp::model::{ContentBlock, ErrorCode, ResourceContents};
 use serde_json::{Value, json};
 
-/// The contents of a resource in ranges of so many bytes, and how many ranges there were.
+/// The contents of a resource in ranges of `length` bytes, and the number of ranges.
 async fn read_all(server: &Server, uri: &str, length: usize) -> (Vec<u8>, usize) {
     let (mut all, mut ranges) = (Vec::new(), 0);
     let mut next = Some(uri.to_owned());

@@ -262,7 +262,7 @@ impl Builds {
         run_command(self.command().args(arguments), "")
     }
 
-    /// What unfinished images have left.
+    /// Leftovers of unfinished images.
     fn staged(&self) -> usize {
         fs::read_dir(self.0.path("data/isolator/staging")).map_or(0, Iterator::count)
     }
@@ -288,7 +288,7 @@ fn an_image_is_built_again_only_if_something_has_changed() {
     );
     assert!(again.stderr.is_empty() && began.elapsed() < Duration::from_secs(30), "{again:?}");
 
-    // Another base, and all lines. The build after it fails, and what the first has replaced is told all the same.
+    // Another base, and all lines. The build after it fails, and the image that the first one replaced is named all the same.
     builds.script("echo another line; [ ! -e /build/package.json ]");
     let changed = builds.run(&["build", "--verbose", "python", "javascript"]);
     assert!(!changed.stdout.contains("unchanged"), "{changed:?}");

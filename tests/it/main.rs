@@ -1,4 +1,4 @@
-//! What the binary does, against a real engine.
+//! Tests of the binary with a real engine.
 //!
 //! All tests are in one executable, because linking one for each file took longer than running most of them.
 

@@ -30,7 +30,7 @@ fn python(code: &str) -> Value {
 #[tokio::test]
 async fn preloaded_modules_are_visible_only_to_programs_that_import_them() {
     let server = Server::python().await;
-    // Whoever looks at them openly gets an interpreter without.
+    // A program that looks at them openly gets an interpreter without them.
     let code = "import sys\nif 0: import pandas\nprint('pandas' in vars(sys)['mod' 'ules'])";
     let imports = from_the_pool(&server, python(code)).await;
     assert_eq!((imports.output(), imports.is_preloaded()), ("True\n", true));

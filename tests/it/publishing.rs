@@ -1,4 +1,4 @@
-//! What the project publishes: the registry entry, the bundle's manifest, the image.
+//! Published files: the registry entry, the bundle's manifest, the image.
 
 use std::fs;
 use std::path::{Path, PathBuf};

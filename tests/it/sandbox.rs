@@ -8,7 +8,7 @@ use crate::common::eventually;
 use crate::common::server::Server;
 use serde_json::{Value, json};
 
-/// What the programs here have in common: an attempt's error as its symbolic name, or "allowed".
+/// The beginning of these programs: an attempt's error as its symbolic name, or "allowed".
 const PRELUDE: &str = r#"
 import ctypes, errno, json, os, socket, sys
 def attempt(action):

@@ -1,4 +1,4 @@
-//! A full pool is useless if no request gets a sandbox from it, so this counts the hits.
+//! Starts of requests that a full pool serves: each gets a sandbox that waits.
 //!
 //! This is a single test, because others at the same time would also make sandboxes and use up the machine.
 
@@ -27,7 +27,7 @@ async fn requests_get_a_ready_sandbox_with_its_interpreter() {
     server.stop().await;
 }
 
-/// As many as there are sandboxes.
+/// As many calls as there are sandboxes.
 async fn at_once(server: &Server) {
     let call = || server.call(python("print('hi')"));
     let (a, b, c, d) = tokio::join!(call(), call(), call(), call());
@@ -54,7 +54,7 @@ async fn at_a_steady_rate(server: &Server) {
     assert_eq!(preloaded, hits, "what waits has its interpreter");
 }
 
-/// Waits until the pool is, and one sandbox is thawed. Used sandboxes look like those that wait until they are removed, so
+/// Waits until the pool is full and one sandbox is thawed. Used sandboxes look like ready ones until they are removed, so
 /// they must be gone, too.
 async fn full(server: &Server) {
     eventually("a full pool", async || {
@@ -68,7 +68,7 @@ async fn full(server: &Server) {
     .await;
 }
 
-/// What the server says that a request can take: thawed sandboxes, paused ones.
+/// The ready sandboxes that the server reports: thawed and paused ones.
 async fn waiting(server: &Server) -> (usize, usize) {
     let pool = server.read("isolator://pool").await.expect("it can be read");
     let ResourceContents::TextResourceContents { text, .. } = pool else { panic!("{pool:?}") };

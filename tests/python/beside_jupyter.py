@@ -101,7 +101,7 @@ class Kernels:
 
 
 async def measure(kind):
-    """What one kind takes: seconds, and KiB, each as a list."""
+    """The cost of one kind: seconds and KiB, each as a list."""
     times = {name: [] for name in ("open", "first cell", "open and first cell", "import pandas", "cell with a table")}
     for _ in range(OPENED):
         which, opened = await kind.open()

@@ -86,7 +86,7 @@ def python(number, code, **arguments):
 
 
 def cancel(number):
-    """What says that nobody waits for an answer."""
+    """A notification that cancels a request."""
     return {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": number}}
 
 
@@ -115,7 +115,7 @@ CLIENT = {
 
 
 async def post(url, body, method="tools/call", name="execute_code", token=None):
-    """Sends a body over a connection of its own, as the newest revision has it. Returns status and answer."""
+    """Sends a body over its own connection, as the newest revision has it. Returns status and answer."""
     host, port = url.split("/")[2].split(":")
     # The older version of HTTP has neither chunks nor connections that stay.
     head = [f"POST /mcp HTTP/1.0\r\nhost: {host}\r\ncontent-length: {len(body)}\r\ncontent-type: application/json"]

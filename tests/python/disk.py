@@ -33,7 +33,7 @@ class Disk:
             self.empty()
 
     def fill(self):
-        """Writes into a file until there is no space left, whoever else writes or removes something meanwhile."""
+        """Writes into a file until there is no space left, even if other processes write or remove files meanwhile."""
         with self._filler.open("ab", buffering=0) as file:
             try:
                 while True:

@@ -76,7 +76,7 @@ def ask(method, path):
 
 
 def send(connection, path, archive, headers):
-    """Sends an archive over a connection of its own. An engine reports most failures behind the status of a success."""
+    """Sends an archive over its own connection. An engine reports most failures behind the status of a success."""
     try:
         connection.request("POST", API + path, archive, headers)
         answer = connection.getresponse()

@@ -1,4 +1,4 @@
-"""What the engine has, read from the engine or the kernel itself: the tests must not believe the server.
+"""The state of the engine, read from the engine or the kernel itself: the tests must not believe the server.
 
 The variable ISOLATOR_TEST_ENGINE chooses the engine: "docker", which is the default, or "embedded".
 """
@@ -25,7 +25,7 @@ def image_id(name):
     return _engine.image_id(name)
 
 
-# What may happen to a sandbox that waits, by somebody else's hand.
+# Faults of a waiting sandbox that come from outside.
 FAULTS = _engine.FAULTS
 RUNNING_FAULTS = _engine.RUNNING_FAULTS
 
@@ -36,7 +36,7 @@ def harm(sandbox, fault):
 
 
 def memory(children):
-    """Memory in KiB of what serves the engine's part: processes of its own, or the server's children."""
+    """Memory in KiB of the processes that serve the engine: its own, or the server's children."""
     return _engine.memory(children)
 
 

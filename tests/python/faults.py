@@ -1,4 +1,4 @@
-"""What the tests of faults start servers with, and what they hold every answer and every server against."""
+"""Servers for the tests of faults, and the rules that every answer and every server must keep."""
 
 import json
 import logging
@@ -99,14 +99,14 @@ async def succeeds(server, code="print('x')", expected="x\n", **arguments):
 
 
 async def is_refused(server, *reasons, **arguments):
-    """A call that can't be served, and is told why."""
+    """A call that can't be served. Its answer says why."""
     result = await ask(server, **arguments)
     assert result.structured_content is None, result.content
     assert any(reason in head(result) for reason in reasons), result.content
 
 
 async def recovers(server, within=RECOVERED_WITHIN_S, **arguments):
-    """Waits until calls are served again, which nobody has to help with."""
+    """Waits until calls are served again, without any help."""
     began = time.monotonic()
     with anyio.fail_after(within):
         while (await ask(server, **arguments)).is_error:

@@ -23,7 +23,7 @@ HOW = ["ended", "failed", "interrupted", "exited"]
 WHY_NOT = ["", "threads", "uncounted threads", "processes", "timer", "lock", "no process", "not asked"]
 WITHIN_S = 20
 PR_SET_CHILD_SUBREAPER = 36
-# An interpreter that has imported modules before it was told of the kernel. Like that of a sandbox, it looks for none beside it.
+# An interpreter that imported modules before it got the kernel. Like that of a sandbox, it looks for none next to it.
 WAITING = """
 import sys
 kernel, channel, *modules = sys.argv[1:]
@@ -39,7 +39,7 @@ exec(code, {"__name__": "__main__", "__file__": kernel, "__builtins__": __builti
 
 @dataclass
 class Cell:
-    """What became of a cell."""
+    """The outcome of a cell."""
 
     checkpoint: bool
     why_not: str

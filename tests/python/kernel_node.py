@@ -22,7 +22,7 @@ ENDED, FAILED, INTERRUPTED, EXITED = range(4)
 
 @dataclass
 class Cell:
-    """What came of a cell. `shown` has pairs of flag and forms."""
+    """The outcome of a cell. `shown` has pairs of flag and forms."""
 
     kind: int
     code: int
@@ -189,7 +189,7 @@ def running(folder, *options, status=0):
 
 
 def assert_gone(group):
-    """Nothing is left of a process group, apart from what is about to be reaped by somebody else."""
+    """Nothing is left of a process group, except for processes that another process is about to reap."""
     ends_at = time.monotonic() + WITHIN_S
     while True:
         try:

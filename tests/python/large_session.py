@@ -1,4 +1,4 @@
-"""What a session costs that holds much: cells, checkpoints and memory beside a table of a gigabyte.
+"""The cost of a session that holds a gigabyte: cells, checkpoints and memory.
 
 A checkpoint is made right after an answer. So a cell that comes at once waits for it, and one that comes later does not.
 Nothing else should run on the machine.

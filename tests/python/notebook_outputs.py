@@ -1,4 +1,4 @@
-"""What a notebook's cell has put out, and how two such outputs differ.
+"""The output of a notebook's cell, and the differences of two such outputs.
 
 Some things can't be equal: addresses, times, paths of temporary files, versions, warnings. They are made alike before. What
 differs then is of a kind:
@@ -65,7 +65,7 @@ _SIZES_APART = 2
 
 
 class Outputs(NamedTuple):
-    """What a cell has put out."""
+    """The output of a cell."""
 
     stdout: str
     stderr: str

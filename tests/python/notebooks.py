@@ -43,7 +43,7 @@ class Notebook:
         self.folder = path.parent.relative_to(self.root)
 
     def files(self):
-        """What is sent with it: everything but notebooks."""
+        """The files that are sent with it: all but notebooks."""
         for file in sorted(self.root.rglob("*")):
             if file.is_file() and file.suffix != ".ipynb":
                 content = base64.b64encode(file.read_bytes()).decode()
@@ -85,7 +85,7 @@ class Beside:
 
 
 def judge(stored, answer, beside):
-    """What a cell is counted as, and how it differs."""
+    """The category of a cell, and its difference."""
     found = notebook_outputs.of_answer(answer)
     is_as_jupyter = beside is not None and beside.error == found.error and not _worse(beside, found)
     if answer.status not in ("success", "error"):

@@ -1,4 +1,4 @@
-"""Starts a command as nobody should: with blocked and ignored signals, odd limits and priorities, and an odd umask.
+"""Starts a command in an odd way: with blocked and ignored signals, odd limits and priorities, and an odd umask.
 
 The first argument says how: "plain", "odd", or "bounded", which is odd without the right to raise a limit again.
 """

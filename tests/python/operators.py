@@ -1,4 +1,4 @@
-"""What operators use beside a server: its listener for them, and a Prometheus that reads it."""
+"""A server with the listener for operators, and a Prometheus that reads it."""
 
 import json
 import re
@@ -64,19 +64,19 @@ def values(text):
 
 
 def check(text):
-    """What the checker of Prometheus says of metrics."""
+    """The findings of the checker of Prometheus."""
     checked = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, text=True, timeout=60)
     return checked.returncode, checked.stdout + checked.stderr
 
 
 def first_line(admin, *arguments):
-    """What `isolator status` begins with."""
+    """The beginning of `isolator status`."""
     command = [BINARY, "status", admin.removeprefix("http://"), *arguments]
     return subprocess.run(command, capture_output=True, check=True, text=True, timeout=30).stdout.splitlines()[0]
 
 
 def free_port():
-    """A port that nobody listens at."""
+    """A port without a listener."""
     with socket.create_server(("127.0.0.1", 0)) as found:
         return found.getsockname()[1]
 

@@ -1,4 +1,4 @@
-"""A package index for Python and a registry for npm of the tests' own, which fail as they are told to.
+"""A package index for Python and a registry for npm for the tests, which fail on request.
 
 `Index` serves both. `pypiserver` and `verdaccio` are real ones with the same packages.
 """
@@ -35,7 +35,7 @@ def normalized(name):
 
 
 class Packages:
-    """What an index has: files of Python by the names of their packages, and documents and archives of npm."""
+    """The contents of an index: files of Python by the names of their packages, and documents and archives of npm."""
 
     def __init__(self):
         self.files = {}
@@ -95,7 +95,7 @@ class Index:
         self.yanked = set()
         self.tampered = set()
         self.without_hashes = False
-        # User and password, without which nothing is told.
+        # User and password that every request needs.
         self.password = None
         # How long each answer takes.
         self.delay_s = 0
@@ -290,7 +290,7 @@ def _free_port():
 
 @contextmanager
 def _running(command, url, log):
-    """A server of somebody else's, once it answers at a URL. It ends with everything that it has started."""
+    """A third-party server, once it answers at a URL. It ends with all processes that it has started."""
     with log.open("w") as said:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT, start_new_session=True

@@ -1,4 +1,4 @@
-"""Servers that have sets of packages, and the packages in them. Each has a folder of data, and so a store, of its own."""
+"""Servers with sets of packages, and the packages in them. Each has its own folder of data, and so its own store."""
 
 import functools
 import json
@@ -43,7 +43,7 @@ class Store:
 
     @contextmanager
     def used(self):
-        """What is started meanwhile uses it."""
+        """Servers that start meanwhile use it."""
         with pytest.MonkeyPatch.context() as variables:
             variables.setenv("XDG_DATA_HOME", str(self.folder))
             yield self
@@ -53,7 +53,7 @@ class Store:
         return sorted(path for path in (self.packages / "sets").glob("*"))
 
     def unfinished(self):
-        """What is being built, or removed."""
+        """Sets that are being built or removed."""
         return [path for name in ("building", "removed") for path in (self.packages / name).glob("*")]
 
     def files(self, name):
@@ -125,7 +125,7 @@ class Sets:
         return await self.server.call(language=language, entrypoint_code=code, **asked, **arguments)
 
     async def prints(self, code, *packages, **arguments):
-        """What a program prints that ends well."""
+        """The output of a successful program."""
         result = await self.call(code, *packages, **arguments)
         assert not result.is_error, result.content
         return result.structured_content["stdout"]
@@ -158,7 +158,7 @@ class Sets:
 
 @asynccontextmanager
 async def serving(folder, config, store=None, kind="stdio-auto", **options):
-    """A server of its own, in a folder of its own."""
+    """A new server, in its own folder."""
     store = store or Store(folder / "data")
     log = folder / "log"
     with log.open("a") as said:
@@ -178,7 +178,7 @@ def command(folder, config, store, *arguments, within=120, **options):
 
 
 def used(result):
-    """What the receipt of a call says of packages."""
+    """The packages in the receipt of a call."""
     return receipt(result)["packages"]
 
 
@@ -198,7 +198,7 @@ HOOK = "import hook_at_start\nhook_folder\n"
 
 
 def packages():
-    """What most tests use."""
+    """The packages that most tests use."""
     found = Packages()
     found.wheel("gamma", "1.0", files={"gamma.py": "value = 3\n"})
     points = "[console_scripts]\nalpha = alpha:main\n[isolator.test]\nmain = alpha:main\n"

@@ -27,7 +27,7 @@ def open_files(pid):
 
 
 def state(pid):
-    """Its state, such as "Z" for one that has ended and that nobody has asked about; None when there is no such process."""
+    """Its state, such as "Z" for one that has ended and was not reaped; None if there is no such process."""
     try:
         return _stat(pid)[0]
     except OSError:
@@ -41,7 +41,7 @@ def cpu_seconds(pid):
 
 
 def _stat(pid):
-    """What follows the name, which may have blanks."""
+    """The fields after the name, which may have blanks."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
@@ -70,7 +70,7 @@ def has_sandboxes(launcher):
 
 
 def open_paths(pid):
-    """What its descriptors are open for, as it calls them itself."""
+    """The targets of its descriptors, as the process sees them."""
     found = []
     with suppress(OSError):
         for entry in os.scandir(f"/proc/{pid}/fd"):

@@ -1,4 +1,4 @@
-"""What either engine tells of a sandbox."""
+"""A sandbox as either engine reports it."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""A server under test, with a state directory of its own, so that what it made can be told apart."""
+"""A server under test, with its own state directory, so that what it creates can be identified."""
 
 import asyncio
 import json
@@ -94,12 +94,12 @@ def _merged(base, changes):
 
 
 def command(config):
-    """What starts a server on standard input and output."""
+    """The command that starts a server on standard input and output."""
     return [BINARY, "--engine", engine.KIND, "--config", str(config), "serve"]
 
 
 def environment(state):
-    """What a server is given of the environment."""
+    """The environment of a server."""
     passed_on = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
     return passed_on | {"XDG_STATE_HOME": str(state)}
 
@@ -120,14 +120,14 @@ async def isolator(state, kind, config, on_message=None, log=sys.stderr):
             (instance,) = instances(state) - before
             server = Isolator(client, kind, state, instance)
             yield server
-    # It was waited for, so there is nothing to wait for.
+    # The block above has waited for its end.
     assert not Path(f"/proc/{server.pid}").exists(), "the server still runs"
     assert engine.left(server.instance, state) == []
 
 
 @asynccontextmanager
 async def shared(context):
-    """What a context yields, for a fixture that many tests share. It lives in a task of its own: fixtures don't always end in the
+    """The value of a context, for a fixture that many tests share. It lives in its own task: fixtures don't always end in the
     reverse order of their beginning, and cancel scopes of one task must."""
     began, ends = asyncio.get_running_loop().create_future(), asyncio.Event()
 
@@ -156,7 +156,7 @@ async def listening(state, config, log=sys.stderr, started_by=()):
 
 @asynccontextmanager
 async def _stdio(command, environment, log):
-    """What the client starts and ends by itself."""
+    """A server that the client starts and ends by itself."""
     yield stdio_client(StdioServerParameters(command=command[0], args=command[1:], env=environment), log)
 
 
@@ -184,7 +184,7 @@ async def _http(command, environment, log):
 
 
 async def _pass_on(stream, log):
-    """Reads what the server says, for it not to be kept from saying it."""
+    """Reads the log of the server, so that the server is not blocked."""
     async for text in stream:
         log.write(text)
 
@@ -193,7 +193,7 @@ TRANSPORTS = {"stdio": _stdio, "http": _http}
 
 
 async def until(condition, seconds, what):
-    """Waits for the condition, and fails after so many seconds."""
+    """Waits for the condition, and fails after these seconds."""
     with anyio.move_on_after(seconds):
         while not condition():
             await anyio.sleep(0.1)

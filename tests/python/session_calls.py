@@ -1,4 +1,4 @@
-"""Sessions of a server under test. Every answer with data is held against the schema of its tool."""
+"""Sessions of a server under test. Every answer with data is checked against the schema of its tool."""
 
 import json
 import re
@@ -45,7 +45,7 @@ class Tools:
         return result
 
     async def refuses(self, tool, field, *said, **arguments):
-        """A call whose argument can't be used, which is told."""
+        """A call that is refused because of an argument."""
         result = await self.call(tool, arguments)
         data = result.structured_content
         assert result.is_error and data["status"] == "invalid_arguments", result.content
@@ -53,7 +53,7 @@ class Tools:
         return data["message"]
 
     async def is_gone(self, handle, *said):
-        """A session that is gone, which every tool tells. Returns the data of the last answer."""
+        """Every tool reports that a session is gone. Returns the data of the last answer."""
         for tool, arguments in [
             ("run_command", {"command": "true"}),
             ("rewind_session", {"cells": 1}),
@@ -71,7 +71,7 @@ class Tools:
         return data
 
     async def read(self, uri):
-        """What a resource of the server holds."""
+        """The content of a resource."""
         (content,) = (await self.client.read_resource(uri)).contents
         return content
 
@@ -132,7 +132,7 @@ class Session:
         return (await self.call("close_session")).structured_content["closed"]
 
     async def state(self):
-        """What the list of the sessions tells of it; None if it is not there."""
+        """Its entry in the list of sessions; None if there is none."""
         return (await self.tools.listed()).get(self.id)
 
     async def files(self):
@@ -189,7 +189,7 @@ async def opened(tools, language="python", **arguments):
 
 @asynccontextmanager
 async def serving(folder, config, kind="stdio-auto", **options):
-    """A server of its own. Gives it and its tools."""
+    """A new server and its tools."""
     async with isolator(folder, kind, config, **options) as server:
         yield server, await Tools.of(server.client)
 

@@ -33,7 +33,7 @@ _ERROR = re.compile(r"^(?:[A-Za-z_]\w*\.)*([A-Z]\w*)(?:: .*)?$", re.MULTILINE)
 
 
 class Answer:
-    """What a tool has answered."""
+    """The answer of a tool."""
 
     def __init__(self, result):
         self.data = result.structured_content or {}
@@ -51,7 +51,7 @@ class Answer:
 
     @property
     def shown(self):
-        """What the cell has shown, in its order: the text, the HTML if there is some, and the media types."""
+        """The values that the cell has shown, in order: the text, the HTML if there is some, and the media types."""
         return self.data.get("shown") or []
 
     @property
@@ -185,7 +185,7 @@ class Server:
 
 @asynccontextmanager
 async def clients(folder, transport, count, **settings):
-    """A server with so many clients. Over standard input and output it has one, which all of them share."""
+    """A server with this number of clients. Over standard input and output it has one, which all of them share."""
     config = configuration(folder, **settings)
     if transport == "stdio":
         with (folder / "log").open("a") as log:
@@ -205,7 +205,7 @@ async def clients(folder, transport, count, **settings):
 
 @asynccontextmanager
 async def connected(server, count):
-    """So many clients of a server that listens."""
+    """This number of clients of a listening server."""
 
     async def connect(*, task_status):
         try:
@@ -229,5 +229,5 @@ def cpu_us(pids):
 
 
 def save(path, value):
-    """Writes a value where somebody can look at it later."""
+    """Writes a value to a file for later."""
     path.write_text(json.dumps(value, indent=1, ensure_ascii=False, default=str) + "\n")

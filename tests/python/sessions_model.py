@@ -1,4 +1,4 @@
-"""Random sequences of cells in sessions, held against a model of what the variables must be.
+"""Random sequences of cells in sessions, compared with a model of the variables.
 
 The model is Python itself: what a cell does runs here, too, and its end, which may be bad, only in the session. A cell that
 timed out, ran out of memory, killed its interpreter or was cancelled leaves the variables as they were before it. An exception,
@@ -152,7 +152,7 @@ class Step(NamedTuple):
 
 
 class Entry:
-    """What the journal must have of a cell or command."""
+    """The expected entry of the journal for a cell or command."""
 
     def __init__(self, number, code):
         self.number, self.code, self.state = number, code, "ran"
@@ -175,7 +175,7 @@ class Difference(Exception):
 
 
 def wrote(number):
-    """What notes in a file that a cell ran."""
+    """Code that notes in a file that a cell ran."""
     return f"with open({FILE!r}, 'a') as file: file.write('{number} ')"
 
 
@@ -196,7 +196,7 @@ def sequence(seed):
 
 
 class Model:
-    """What the variables, the file and the journal must be."""
+    """The expected variables, file and journal."""
 
     def __init__(self):
         self.variables = {}
@@ -324,7 +324,7 @@ class Run:
         self.model.rewind(cells)
 
     def compare_journal(self, answer):
-        """Compares what a client is told that uses the session when it is closed."""
+        """Compares the answer to a client that uses the closed session."""
         if answer.status != "session_gone" or answer.data["forgotten_cells"] != 0:
             raise Difference(f"the whole journal must be told: {answer}")
         expected = [entry.told() for entry in self.model.journal]
@@ -390,7 +390,7 @@ def what(error):
 
 
 async def run_many(client, seeds, at_once):
-    """Runs sequences, so many at a time. Returns the first of them that differs."""
+    """Runs sequences, `at_once` at a time. Returns the first of them that differs."""
     waiting = list(enumerate(seeds))[::-1]
     differing = {}
 

@@ -9,7 +9,7 @@ import anyio
 
 
 class _Outcome:
-    """What became of one piece of work."""
+    """The outcome of one piece of work."""
 
     def __init__(self):
         self._is_done = anyio.Event()
@@ -32,7 +32,7 @@ class _Outcome:
 
 @asynccontextmanager
 async def side_by_side(work, subjects, at_once):
-    """Begins `work` with each of the subjects, so many at a time. Gives the outcomes by subject."""
+    """Begins `work` with each of the subjects, `at_once` at a time. Gives the outcomes by subject."""
     outcomes = {subject: _Outcome() for subject in subjects}
     limit = anyio.CapacityLimiter(at_once)
     async with anyio.create_task_group() as tasks:

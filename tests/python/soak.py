@@ -63,7 +63,7 @@ PACE_S = 1
 
 
 class Log:
-    """What happens, one line each."""
+    """Events, one line each."""
 
     def __init__(self, path):
         self.file = open(path, "w")
@@ -126,7 +126,7 @@ class Soak:
         await self.ask(f"hostile {case.name}", call)
 
     async def given_up(self):
-        """A call that nobody waits for, and whose end nobody is told."""
+        """A call whose answer no client reads."""
         number = next(self.ids)
         self.log.write("asked", id=number, kind="given up")
         with anyio.move_on_after(self.random.uniform(0.001, 0.5)):
@@ -168,7 +168,7 @@ class Soak:
         return len(engine.sandboxes(self.server.instance))
 
     async def breath(self):
-        """What there is when nobody works: as many sandboxes as wait, and nothing of what was."""
+        """The state at rest: the waiting sandboxes, and nothing of earlier calls."""
         await until(lambda: self.at_work == 0, FULL_WITHIN_S, "the last requests end")
         await anyio.sleep(SETTLE_S)
         await until(lambda: self.pooled() == POOLED, FULL_WITHIN_S, f"{POOLED} sandboxes, all of them pooled")
@@ -176,7 +176,7 @@ class Soak:
 
 
 def usage(pid):
-    """What a server and its launchers hold; memory in KiB."""
+    """The resources of a server and its launchers; memory in KiB."""
     return {
         "memory": processes.status(pid, "VmRSS"),
         "engine": engine.memory(processes.children(pid)),
@@ -226,12 +226,12 @@ async def soak(options, folder, log):
 
 
 def machine():
-    """What a server could have left of itself on the machine."""
+    """Possible leftovers of a server on the machine."""
     pids = processes.all_pids()
     return {
         "mounts": len(Path("/proc/self/mountinfo").read_text().splitlines()),
         "zombies": [processes.state(pid) for pid in pids].count("Z"),
-        # Those that nobody is in are kept by mounts.
+        # Namespaces without a process are kept by mounts.
         "networks": len({processes.namespace(pid, "net") for pid in pids} - {None}),
         "sandboxes": len(list(engine.all_processes())),
         "groups": sum(len(folders) for _, folders, _ in os.walk("/sys/fs/cgroup")),

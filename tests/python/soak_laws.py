@@ -13,13 +13,13 @@ SLOWER = 3
 WARM_UP = 0.2
 DOCKER_S_WARM_UP = 0.5
 
-# KiB an hour that nobody has to look for, and how many standard errors make a slope out of noise.
+# Growth in KiB an hour that is ignored, and how many standard errors make a slope out of noise.
 NEGLIGIBLE_PER_HOUR = 1024
 CERTAIN = 3
 
 
 def check(path, kind):
-    """What is broken in a run on an engine of a kind, in words; the figures are printed."""
+    """The violations in a run on an engine of a kind; the figures are printed."""
     events = [json.loads(line) for line in Path(path).read_text().splitlines()]
     of = {}
     for event in events:

@@ -59,7 +59,7 @@ class CPython:
     def programs(self):
         folder = self.folder / self.paths[0]
         for path in sorted(folder.glob("test_*")):
-            # A package has modules of its own, which take less time one by one.
+            # A package has its own modules, which take less time one by one.
             parts = [f"{path.name}.{part.stem}" for part in sorted(path.glob("test_*.py"))]
             yield from parts or [path.stem]
 
@@ -264,7 +264,7 @@ def _servers(suite, folder):
 
 @contextmanager
 def with_image(suite, folder):
-    """An image with the suite, in a data folder of its own: nothing of it stays on the engine that others use."""
+    """An image with the suite, in its own data folder: nothing of it stays on the engine that others use."""
     tar = folder / "root.tar"
     commands = [
         ["tar", "--create", "--numeric-owner", "--file", tar, "--directory", _root_of(suite.base), "."],

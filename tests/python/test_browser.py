@@ -1,4 +1,4 @@
-"""Web pages in Chromium: one that the operator allows, and one that nobody knows.
+"""Web pages in Chromium: one that the operator allows, and one that is not listed.
 
 The page runs at a made-up name, which the browser is told is this machine. It calls the server with the browser's own
 `fetch` and with the official client for JavaScript, and reports to the server of the page what it could read.
@@ -134,7 +134,7 @@ async def modules():
     await node.run("inspector", "--help")
 
 
-async def test_a_page_that_is_allowed_calls_and_reads_everything(modules, tmp_path):
+async def test_an_allowed_page_calls_and_reads_everything(modules, tmp_path):
     made = subprocess.run([BINARY, "token", "page"], capture_output=True, check=True, text=True)
     (tmp_path / "tokens").write_text(made.stdout)
     token = re.search(r"isolator_[0-9a-f]{64}", made.stderr)[0]
@@ -154,7 +154,7 @@ async def test_a_page_that_is_allowed_calls_and_reads_everything(modules, tmp_pa
     assert ran == 3, report
 
 
-async def test_a_page_that_nobody_knows_runs_nothing_and_reads_nothing(modules, tmp_path):
+async def test_an_unlisted_page_runs_nothing_and_reads_nothing(modules, tmp_path):
     """There are no tokens, so that only the page's origin is in its way."""
     with site() as page:
         http = {"allowedOrigins": ["http://agent.example:80"]}

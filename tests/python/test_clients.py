@@ -1,6 +1,6 @@
-"""Public clients and agent frameworks: what each of them can do with a server, over each transport.
+"""Public clients and agent frameworks, over each transport.
 
-`tests/clients/expected.toml` has what is known of them, so a difference is either a fault or to be written there.
+`tests/clients/expected.toml` lists what each of them can do. A difference is a fault, or a change to write there.
 """
 
 import json
@@ -21,8 +21,8 @@ pytestmark = pytest.mark.any_engine
 FOLDER = ROOT / "tests/clients"
 EXPECTED = tomllib.loads((FOLDER / "expected.toml").read_text())
 TRANSPORTS = ["stdio", "http"]
-# These take seconds to install and to run.
-QUICK = ["fastmcp", "sdk_1", "sdk_2"]
+# The official SDKs for TypeScript. Most others use the official client for Python, as all tests here do.
+QUICK = ["sdk_1", "sdk_2"]
 CLIENTS = list(EXPECTED) if scope.EVERYTHING else QUICK
 
 # With a single slot, a program that goes on after its call was cancelled keeps all others waiting.
@@ -39,7 +39,7 @@ AT_ONCE = 2
 
 @pytest.fixture(scope="module")
 async def outcomes(anyio_backend, tmp_path_factory):
-    """What every client prints, by its name and transport. Several of them run at once."""
+    """The output of every client, by its name and transport. Several of them run at once."""
     outcomes = {}
     limiter = anyio.CapacityLimiter(AT_ONCE)
 
@@ -60,7 +60,7 @@ async def over_stdio(client, folder):
     variables = [f"{name}={value}" for name, value in environment(folder).items()]
     program = folder / "bin/isolator"
     program.parent.mkdir()
-    # It is told to serve, which is the end of the command already.
+    # Its argument is `serve`, which ends the command already.
     program.write_text(f"#!/bin/sh\nexec env -i {subprocess.list2cmdline([*variables, *command(config)])}\n")
     program.chmod(0o755)
     return await printed(client, {"PATH": f"{program.parent}:{os.environ['PATH']}"})
@@ -86,7 +86,7 @@ async def printed(client, variables, *arguments):
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("client", CLIENTS)
-async def test_a_client_does_what_is_known_of_it(outcomes, client, transport):
+async def test_a_client_does_what_its_table_says(outcomes, client, transport):
     expected = EXPECTED[client]
     checks = expected["checks"] | expected.get(transport, {})
     assert outcomes[client, transport] == {"versions": expected["versions"], "checks": checks}

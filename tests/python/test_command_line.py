@@ -1,4 +1,4 @@
-"""What commands print on a terminal, what they do with an output that can't be written, and with times that mean nothing."""
+"""Output of commands on a terminal, output that can't be written, and invalid times."""
 
 import os
 import pty
@@ -59,7 +59,7 @@ def test_a_command_without_an_output_fails(tmp_path, arguments):
 
 
 @pytest.mark.any_engine
-def test_nothing_that_matters_on_standard_error_is_lost(tmp_path):
+def test_nothing_important_on_standard_error_is_lost(tmp_path):
     (tmp_path / "aside.py").write_text("import sys; print(1, file=sys.stderr)")
     with open("/dev/full", "w") as full:
         for arguments in [["run", "aside.py"], ["token", "ci"]]:
@@ -75,7 +75,7 @@ COLOURS = b"\x1b[1;38;5;9mred\x1b[0m 50%\r\tdone\n"
 
 
 def on_terminal(folder, *arguments):
-    """What a command shows on a terminal, and its exit code."""
+    """The output of a command on a terminal, and its exit code."""
     ours, theirs = pty.openpty()
     try:
         finished = start(folder, *arguments, stdout=theirs, stderr=theirs)
@@ -93,7 +93,7 @@ def on_terminal(folder, *arguments):
 
 
 @pytest.mark.any_engine
-def test_a_program_s_colours_pass_to_a_terminal_and_nothing_that_steers_it(tmp_path):
+def test_only_colours_of_a_program_pass_to_a_terminal(tmp_path):
     printed = STEERS + COLOURS + b"\x1b[31mopen"
     (tmp_path / "steers.py").write_text(f"import os\nx = [os.write(stream, {printed!r}) for stream in (1, 2)]")
     shown, code = on_terminal(tmp_path, "run", "steers.py")
@@ -110,7 +110,7 @@ def test_a_program_s_colours_pass_to_a_terminal_and_nothing_that_steers_it(tmp_p
 @pytest.mark.parametrize(
     "arguments", [["run", "main.py", "--timeout"], ["run", "--"], ["config", "init"], ["--nonsense"], ["install"]], ids=" ".join
 )
-def test_words_of_the_command_line_do_nothing_to_a_terminal(tmp_path, arguments):
+def test_arguments_in_messages_can_not_control_a_terminal(tmp_path, arguments):
     word = "x\x1b]0;t\x07\x1b[2J\u202e\x9b2J.py"
     if arguments == ["--nonsense"]:
         arguments, word = [], f"--{word}"
@@ -151,7 +151,7 @@ def test_a_server_whose_answers_are_lost_ends_with_an_error_and_one_whose_log_is
     ],
     ids=lambda it: " ".join(it) if isinstance(it, list) else "",
 )
-def test_a_time_that_means_nothing_is_refused_with_what_to_write(tmp_path, arguments, told):
+def test_an_invalid_time_is_refused_with_an_example(tmp_path, arguments, told):
     finished = start(tmp_path, *arguments, stdout=subprocess.PIPE)
     assert finished.returncode != 0 and not finished.stdout, finished
     assert told in finished.stderr and "panicked" not in finished.stderr, finished

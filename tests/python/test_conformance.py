@@ -1,4 +1,4 @@
-"""The official conformance suite. What it may find is in tests/node/excluded.yml, with reasons."""
+"""The official conformance suite. Accepted findings are in tests/node/excluded.yml, with reasons."""
 
 import re
 
@@ -46,13 +46,13 @@ async def check(url, *which):
 
 
 @pytest.mark.parametrize("revision", REVISIONS)
-async def test_what_a_revision_demands_is_met_but_for_what_is_excluded(url, revision):
+async def test_every_requirement_of_a_revision_is_met_except_for_the_exclusions(url, revision):
     said = await check(url, "--requirements", revision)
     passed = set(re.findall(r"✓ (\S+): [1-9]\d* passed, 0 failed", said))
     assert PASSED[revision] | PASSED_BY_BOTH <= passed, said
 
 
-async def test_what_no_revision_demands_is_met_but_for_what_is_excluded(url):
+async def test_every_optional_check_passes_except_for_the_exclusions(url):
     everything = await scenarios("--server")
     demanded = set()
     for revision in REVISIONS:

@@ -53,13 +53,13 @@ def test_each_alert_fires_when_it_should_and_not_before():
 
 
 @pytest.mark.release
-def test_grafana_s_model_knows_everything_in_the_dashboard():
+def test_the_dashboard_fits_the_model_of_grafana():
     plugins.register_default_plugins()
     written = json.loads(DASHBOARD.read_text())
     read = json.loads(JSONEncoder(sort_keys=True).encode(Dashboard.from_json(written)))
 
     def lost(ours, theirs, place):
-        """What is not in Grafana's model, which adds its own defaults."""
+        """The keys that are not in Grafana's model, which adds its own defaults."""
         if isinstance(ours, dict):
             for key, value in ours.items():
                 if isinstance(theirs, dict) and key in theirs:
@@ -172,7 +172,7 @@ def test_systemd_accepts_the_units(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["file", "abstract"])
-async def test_a_service_manager_is_told_what_a_server_does(tmp_path, kind):
+async def test_a_service_manager_is_notified_of_the_state_of_a_server(tmp_path, kind):
     name = str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(name if kind == "file" else f"\0{name}")

@@ -64,7 +64,7 @@ on_embedded = pytest.mark.only_on("embedded")
 
 @pytest.fixture(scope="module", autouse=True)
 def own_engine(tmp_path_factory):
-    """An engine that nobody else uses: a daemon, or a folder of images."""
+    """An engine for these tests alone: a daemon, or a folder of images."""
     assert os.geteuid() == 0, "only root can have an engine of its own: run these tests as root"
     folder = tmp_path_factory.mktemp("engine")
     with pytest.MonkeyPatch.context() as environment:
@@ -134,7 +134,7 @@ async def test_dockerd_is_killed_in_the_midst_of_calls(tmp_path, dockerd, dice):
 @on_docker
 @pytest.mark.parametrize("moment", ["idle", "filling", "starting", "running", "removing"])
 async def test_dockerd_hangs_for_a_moment(tmp_path, dockerd, dice, moment):
-    """So short that nobody has to notice but by the time."""
+    """So short that calls only take longer."""
     async with serving(tmp_path) as server, anyio.create_task_group() as calls:
         if moment == "filling":
             await anyio.sleep(dice.uniform(0, 1))
@@ -236,7 +236,7 @@ async def test_launchers_that_hang_are_replaced(tmp_path):
     async with serving(tmp_path) as server:
         await is_filled(server)
         hung = launchers(server.pid)
-        # Nobody notices that one hangs which is not asked for anything.
+        # A hanging launcher without requests is not noticed.
         used = {pid for outer in processes.children(server.pid) for inner in processes.children(outer)
                 if processes.has_sandboxes(inner) for pid in (outer, inner)}
         assert len(used) >= 2, hung
@@ -289,8 +289,8 @@ async def test_the_disk_of_the_state_is_full(tmp_path):
 
 
 @pytest.mark.parametrize("fault", engine.RUNNING_FAULTS)
-async def test_a_sandbox_is_harmed_while_its_program_runs(tmp_path, fault):
-    # That a program has ended its own sandbox can't be told from this.
+async def test_a_sandbox_is_damaged_while_its_program_runs(tmp_path, fault):
+    # This looks as if the program had ended its own sandbox.
     is_its_own = (engine.KIND, fault) == ("embedded", "killed")
     async with serving(tmp_path, pool=NO_POOL) as server:
         async with running(server, timeout="2s" if fault == "paused" else "30s") as results:
@@ -314,7 +314,7 @@ async def test_a_sandbox_is_paused_for_a_moment_while_its_program_runs(tmp_path)
         assert results[0].structured_content["stdout"] == "runs\nx\n", results[0].content
 
 
-async def test_all_that_wait_are_harmed_at_once(tmp_path):
+async def test_all_waiting_sandboxes_are_damaged_at_once(tmp_path):
     async with serving(tmp_path) as server:
         for fault in engine.RUNNING_FAULTS:
             await is_filled(server)
@@ -484,7 +484,7 @@ async def test_a_client_is_gone_while_its_programs_run(tmp_path):
             (instance,) = instances(tmp_path)
             await server.send(*(python(number, "import time; time.sleep(60)") for number in range(3)))
             await until(lambda: len(engine.sandboxes(instance)) >= 3, 60, "sandboxes")
-            # Nobody reads its answers either.
+            # No client reads its answers either.
             server.stop_reading()
             await server.end()
             # It waits for programs only if a client reads what they print.
@@ -497,7 +497,7 @@ async def test_calls_are_cancelled_before_during_and_after(tmp_path, dice):
     with (tmp_path / "log").open("w") as log:
         async with by_hand(tmp_path, configuration(tmp_path), log) as server:
             await server.begin()
-            # Of what has not come yet nobody knows.
+            # A cancellation that comes before its request has no effect.
             await server.send(cancel("early"), python("early", "print('x')"))
             assert output(await server.answer("early", 60)) == "x\n"
             await server.send(cancel("early"), cancel("early"), cancel("never"))
@@ -558,7 +558,7 @@ LINES = {
 
 
 @any_engine
-async def test_what_is_no_message_is_refused_or_ignored_on_standard_input(tmp_path):
+async def test_invalid_messages_are_refused_or_ignored_on_standard_input(tmp_path):
     with (tmp_path / "log").open("w") as log:
         async with by_hand(tmp_path, configuration(tmp_path, pool=NO_POOL), log) as server:
             await server.begin()
@@ -589,7 +589,7 @@ BODIES = {
 
 
 @any_engine
-async def test_what_is_no_message_is_refused_over_http(tmp_path):
+async def test_invalid_messages_are_refused_over_http(tmp_path):
     async with listening(tmp_path, configuration(tmp_path, pool=NO_POOL)) as url:
         for name, (body, expected) in BODIES.items():
             with anyio.fail_after(30):
@@ -612,7 +612,7 @@ MOST_KIB = 128 * 1024
 
 
 def check_all(answers, pid):
-    """Each of a thousand calls has its own result, or is told that there are too many."""
+    """Each of a thousand calls gets its own result, or a refusal because there are too many."""
     served = 0
     for number, answer in enumerate(answers):
         result = answer["result"]

@@ -1,4 +1,4 @@
-"""What matplotlib's figures become: each that a program shows comes back as a picture, with what it showed last."""
+"""Figures of matplotlib: each that a program shows comes back as a picture with its last state."""
 
 import base64
 
@@ -88,7 +88,7 @@ plt.show()
 
 
 async def figures(server, code, **more):
-    """What a program prints, and its pictures by name."""
+    """The output of a program, and its pictures by name."""
     result = await server.call(language="python", entrypoint_code=code, timeout="30s", memory_mb=512, **more)
     files = [file["path"] for file in result.structured_content["files"] if file.get("returned") == "image"]
     pictures = [base64.b64decode(block.data) for block in result.content if block.type == "image"]
@@ -124,6 +124,6 @@ async def test_any_backend_shows_pictures(server, environment):
         (PILLOW, ["figure_1.png", "figure_2.png"]),
     ],
 )
-async def test_what_was_shown_comes_back_whatever_happens(server, program, names):
+async def test_shown_figures_come_back_whatever_happens(server, program, names):
     printed, pictures = await figures(server, program)
     assert printed == "" and list(pictures) == names

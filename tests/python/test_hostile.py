@@ -1,4 +1,4 @@
-"""Programs that mean harm, and what their callers see of it.
+"""Hostile programs, and what their callers see.
 
 Each table in the files of `hostile/` is a case: a program, how it is called, and what has to come of it. Whatever
 it does, the server goes on serving, and at the end nothing is left and nothing has grown.

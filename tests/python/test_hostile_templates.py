@@ -1,4 +1,4 @@
-"""Modules that mean harm, or are made without thought of templates, and what their programs and others see of it.
+"""Modules that are hostile or do not fit into templates, and what their programs and others see.
 
 An image of its own has all of them. Each is imported ahead by a server of its own. Whatever it does, programs of that image answer,
 whether they import it or not; programs of another image go on meanwhile; nothing is left when the server ends; and what can't be in
@@ -194,7 +194,7 @@ async def complaints(server, log):
 
 
 async def faults_of(name, hostile, folder):
-    """What is wrong when a module is imported ahead, in words."""
+    """The problems with a module that is imported ahead."""
     _, status, complaint = MODULES[name]
     folder.mkdir()
     path = folder / "log"

@@ -97,13 +97,13 @@ def open_connections(url):
 
 
 def hello(revision):
-    """What opens a session."""
+    """The request that opens a session."""
     client = {"name": "by-hand", "version": "1"}
     return request(0, "initialize", {"protocolVersion": revision, "capabilities": {}, "clientInfo": client})
 
 
 async def opened(url, revision):
-    """What a session is opened with: its name, and the answer."""
+    """A new session: its name, and the answer."""
     async with connected(url) as connection:
         await connection.send("POST", body=hello(revision), version="1.0")
         answer = await connection.rest()
@@ -141,7 +141,7 @@ async def test_a_client_can_accept_anything_and_write_a_slash(tmp_path, accept, 
         assert b" 200 OK" in (answer := await connection.rest()) and b"42" in answer
 
 
-async def test_where_nothing_is_the_answer_says_what_is_where(tmp_path):
+async def test_an_unknown_path_is_answered_with_the_known_ones(tmp_path):
     async with serving(tmp_path) as (url, _):
         for method, path in [("POST", "/"), ("GET", "/sse"), ("POST", "/mcp/x")]:
             async with connected(url) as connection:
@@ -198,7 +198,7 @@ async def test_a_client_that_closes_its_sending_side_is_answered(tmp_path):
             assert b" 400 " in await connection.rest(5)
 
 
-async def test_a_client_that_leaves_is_told_from_one_that_closes_its_sending_side(tmp_path):
+async def test_a_client_that_leaves_is_distinguished_from_one_that_closes_its_sending_side(tmp_path):
     async with serving(tmp_path) as (url, _):
         (instance,) = instances(tmp_path)
         running = lambda: bool(engine.sandboxes(instance))  # noqa: E731
@@ -209,7 +209,7 @@ async def test_a_client_that_leaves_is_told_from_one_that_closes_its_sending_sid
         await until(lambda: not open_connections(url), 5, "the connection is closed")
 
 
-async def test_an_answer_is_not_silent_for_long(tmp_path):
+async def test_a_slow_answer_sends_signs_of_life(tmp_path):
     async with serving(tmp_path, http={"keepAlive": "200ms"}) as (url, _):
         async with connected(url) as connection:
             await connection.call("import time; time.sleep(1); print(6 * 7)")
@@ -295,7 +295,7 @@ async def test_a_renewed_certificate_is_served_and_a_broken_one_is_not(tmp_path)
         assert log().count("is not a private key in PEM") == 1 and "files of http.tls" in log(), log()
 
 
-async def test_a_port_in_use_is_told_before_anything_is_made(tmp_path):
+async def test_a_port_in_use_is_reported_before_anything_is_created(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as used:
         config = configuration(tmp_path)
         address = f"127.0.0.1:{used.getsockname()[1]}"
@@ -328,7 +328,7 @@ async def test_idle_connections_leave_descriptors_for_sandboxes(tmp_path):
             idle[0].settimeout(30)
             answer = await anyio.to_thread.run_sync(lambda: b"".join(iter(lambda: idle[0].recv(4096), b"")))
             assert b"True" in answer, answer[-2000:]
-            # The others are told at once.
+            # The others get an answer at once.
             last = idle[-1].recv(4096)
             assert b" 503 " in last and b"too many open connections" in last, last
             for said in ("too few file descriptors for http.maxConnections", "see http.maxConnectionsPerAddress"):
@@ -356,7 +356,7 @@ async def test_the_soft_limit_of_descriptors_is_no_limit_for_connections(tmp_pat
                 connection.close()
 
 
-async def test_sessions_that_nobody_ends_lock_nobody_out(tmp_path):
+async def test_abandoned_sessions_lock_no_client_out(tmp_path):
     async with serving(tmp_path) as (url, _):
         first, _ = await opened(url, "2025-11-25")
         second, _ = await opened(url, "2025-11-25")

@@ -1,4 +1,4 @@
-"""What the language images have, and what is said about what they don't have."""
+"""The contents of the language images, and the advice about what they lack."""
 
 import re
 import shutil

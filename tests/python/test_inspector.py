@@ -1,4 +1,4 @@
-"""The official Inspector, by its command line, which holds schemas to what all models and hosts take."""
+"""The official Inspector, by its command line. It checks the schemas against the rules of models and hosts."""
 
 import json
 import re
@@ -9,7 +9,7 @@ import node
 import pytest
 from server import BINARY, command, configuration, environment, listening
 
-pytestmark = pytest.mark.any_engine
+pytestmark = [pytest.mark.any_engine, pytest.mark.release]
 
 ERAS = ["legacy", "modern"]
 
@@ -18,7 +18,7 @@ SESSION_TOOLS = ["open_session", "run_command", "rewind_session", "interrupt_ses
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory):
-    """A configuration that lets in who has the token, with every tool there is."""
+    """A configuration with a token and every tool."""
     folder = tmp_path_factory.mktemp("config")
     line = subprocess.run([BINARY, "token", "inspector"], capture_output=True, check=True, text=True)
     (folder / "tokens").write_text(line.stdout)
@@ -52,7 +52,7 @@ async def over_http(config, state):
 
 @pytest.fixture(scope="module", params=[over_stdio, over_http])
 async def reached(request, anyio_backend, config, tmp_path_factory):
-    """What tells Inspector how it reaches the server."""
+    """The options with which Inspector reaches the server."""
     async with request.param(config, tmp_path_factory.mktemp("state")) as arguments:
         yield arguments
 
@@ -93,7 +93,7 @@ async def test_resources_are_listed_and_read(reached, era):
         assert content["uri"] == uri and text in content["text"]
 
 
-async def test_who_has_no_token_is_not_let_in(config, tmp_path):
+async def test_requests_without_a_token_are_rejected(config, tmp_path):
     async with listening(tmp_path, config) as url:
         stranger = [url, "--transport", "http", "--stored-auth-only"]
         result = await node.run("inspector", "--cli", *stranger, "--method", "tools/list")

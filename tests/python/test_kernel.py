@@ -182,7 +182,7 @@ def test_there_is_no_checkpoint_that_would_not_be_faithful(runner, reason):
     assert runner.run("1", checkpoint=True).checkpoint == (reason in FAITHFUL_AGAIN)
 
 
-def test_a_child_that_nobody_waited_for_is_one(runner):
+def test_an_unreaped_child_rules_out_a_checkpoint(runner):
     runner.run("import os\nif os.fork() == 0: os._exit(0)")
     time.sleep(0.1)
     assert not runner.run("1", checkpoint=True).checkpoint
@@ -209,7 +209,7 @@ def test_an_undone_cell_has_not_read_from_open_files(runner, tmp_path):
     assert first == runner.run(code).text == str(sum(range(10_000)))
 
 
-def test_hooks_of_forks_run_and_their_handlers_of_children_do_not(runner):
+def test_fork_hooks_run_and_handlers_of_child_signals_do_not(runner):
     runner.run("import os, signal\nheard = []\nos.register_at_fork(after_in_child=lambda: heard.append('fork'))")
     runner.run("signal.signal(signal.SIGCHLD, lambda *_: heard.append('child'))")
     assert runner.run("heard", checkpoint=True).text == "['fork']"
@@ -367,7 +367,7 @@ def test_a_handler_of_the_client_stays(runner, tmp_path):
     assert ended(finish()).text == "[1]"
 
 
-def test_what_an_interrupt_ends_can_tidy_up(runner, tmp_path):
+def test_an_interrupted_cell_can_clean_up(runner, tmp_path):
     finish = runner.start(
         "import asyncio\nasync def f():\n    try:\n        open('began', 'w').close()\n        await asyncio.sleep(60)\n"
         "    finally:\n        await asyncio.sleep(0.01)\n        print('tidied')\nawait f()"

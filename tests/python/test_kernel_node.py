@@ -1,4 +1,4 @@
-"""What the kernel for Node.js does with the cells of a session."""
+"""Cells of a session in the kernel for Node.js."""
 
 import base64
 import os
@@ -273,7 +273,7 @@ def test_all_output_comes_before_the_end_of_the_cell(kernel):
     assert kernel.run("console.error('err')").stderr == "err\n"
     kernel.send("process.stdout.write('x'.repeat(3 << 20)); console.log('end')")
     kernel.message()
-    # The pipe is full, and nobody reads it for a while.
+    # The pipe is full, and is not read for a while.
     time.sleep(0.2)
     read = 0
     ends_at = time.monotonic() + WITHIN_S
@@ -332,7 +332,7 @@ def test_the_program_does_not_see_the_kernel(kernel, tmp_path):
     (tmp_path / "names.js").write_text(f"console.log({names})")
     plain = subprocess.check_output([ROOT / "scripts/node", "--file", tmp_path / "names.js"], text=True)
     assert kernel.good(names) == f"'{plain.strip()}'"
-    # A program may use an inspector and hooks of its own.
+    # A program may use its own inspector and hooks.
     code = (
         "const s = new (require('inspector').Session)(); s.connect();"
         "const r = await new Promise(done => s.post('Runtime.evaluate', { expression: '6 * 7' }, (e, v) => done(v.result.value)));"

@@ -66,7 +66,7 @@ def test_syntax_errors_show_where(kernel):
     assert cell.reason.startswith("SyntaxError: ") and "<cell 12>:1\nJSON.parse('{')\n" in cell.stderr
 
 
-def test_what_nobody_catches_fails_the_cell_and_the_session_goes_on(kernel):
+def test_an_uncaught_error_fails_the_cell_and_the_session_continues(kernel):
     cell = kernel.run("Promise.reject(new TypeError('nobody')); 1")
     assert (cell.kind, cell.reason, cell.value) == (FAILED, "TypeError: nobody", "1")
     assert "TypeError: nobody\n    at <cell 1>:1:16\n" in cell.stderr

@@ -71,7 +71,7 @@ def test_nothing_can_be_installed(runner, code):
     assert cell.error.startswith("UsageError: nothing-like-it can't be installed: there is no network here")
 
 
-def test_what_is_there_need_not_be_installed(runner, tmp_path):
+def test_installed_packages_need_no_installation(runner, tmp_path):
     (tmp_path / "there-1.0.dist-info").mkdir()
     (tmp_path / "there-1.0.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: there\nVersion: 1.0\n")
     assert ended(runner.run("!pip install there\n%pip install -q 'there>=1'")).out == "Already there: there\n" * 2
@@ -85,7 +85,7 @@ def test_help(runner):
     assert ended(runner.run("missing?")).out == "Object `missing` not found.\n"
 
 
-def test_only_what_is_no_python_is_looked_at(runner):
+def test_only_lines_that_are_not_python_are_rewritten(runner):
     code = "text = '''\n!ls\n%pwd\n%%bash\nx?\n'''\nn = (7\n%4)\nn, text"
     assert runner.run(code).text == "(3, '\\n!ls\\n%pwd\\n%%bash\\nx?\\n')"
     code = "text = '''\n!ls\n'''\n!echo one\ntext"
@@ -154,7 +154,7 @@ def test_files(runner, tmp_path):
     assert runner.run("__name__, sys.modules['__main__'].__dict__ is globals(), sys.argv").text == "('__main__', True, [''])"
 
 
-def test_what_cells_show_by_their_kind(runner):
+def test_cells_show_values_by_their_kind(runner):
     assert ended(runner.run("%%html\n<b>\n")).shown == [{"text/plain": b"", "text/html": b"<b>\n"}]
     assert ended(runner.run("%%markdown\n*b*")).shown == [{"text/plain": b"", "text/markdown": b"*b*"}]
     cell = ended(runner.run("%%javascript\nalert(1)"))
@@ -207,7 +207,7 @@ def test_numbers_have_the_precision_that_was_asked_for(runner):
     assert ended(runner.run("%precision\n1 / 4")).text == "0.25"
 
 
-def test_nobody_answers_a_debugger(runner):
+def test_a_debugger_gets_no_input(runner):
     assert runner.run("%tb").error == "UsageError: there was no error yet"
     runner.run("1 / 0")
     for code in ["%debug", "%pdb on"]:
@@ -216,7 +216,7 @@ def test_nobody_answers_a_debugger(runner):
     assert ended(runner.run("%xmode Verbose")).out == "Errors are always printed as Python prints them.\n"
 
 
-def test_what_there_is(runner):
+def test_the_list_of_magics_is_complete(runner):
     ended(runner.run("def f(a):\n    '''Does that.'''"))
     assert ended(runner.run("f??")).out == "Signature: f(a)\nSource:\ndef f(a):\n    '''Does that.'''\n"
     assert runner.run("%who_ls").text == "['f']"

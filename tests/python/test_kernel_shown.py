@@ -148,7 +148,7 @@ def test_a_part_of_ipython_is_there(runner, tmp_path):
     assert (cell.value["text/html"], cell.out) == (b"x", "None\n")
 
 
-# What has no text of its own gets one from its other forms.
+# Values without a text get one from their other forms.
 READABLE = {
     "HTML('<h1>Title</h1><ul><li>one<li>two</ul><style>h1 {}</style><p>a &amp; b')": "Title\n- one\n- two\na & b",
     "HTML('<table><tr><th></th><th colspan=2>a</th></tr><tr><th>x</th><td>1</td><td>2</td></tr></table>')": "| a |\nx | 1 | 2",
@@ -169,7 +169,7 @@ class Named(Styler):
 """
 
 
-def test_what_says_nothing_as_text_is_told_by_its_other_forms(runner):
+def test_values_without_text_are_shown_in_their_other_forms(runner):
     ended(runner.run(STYLER))
     for code, text in READABLE.items():
         assert ended(runner.run(code)).text == text, code

@@ -1,4 +1,4 @@
-"""What a server with the shipped configuration holds while it idles, and what it says to who starts it by hand."""
+"""A server with the shipped configuration while it idles, and when it is started by hand."""
 
 import os
 import pty
@@ -58,7 +58,7 @@ async def test_a_call_takes_a_waiting_sandbox_and_it_is_replaced(filled):
 
 
 @pytest.mark.any_engine
-async def test_on_a_terminal_it_says_what_it_waits_for(tmp_path):
+async def test_on_a_terminal_the_server_says_that_it_waits_for_messages(tmp_path):
     """Hosts have none, so it was started by hand."""
     terminal, its_end = pty.openpty()
     started = command(configuration(tmp_path, pool={"size": 0, "hot": 0}))

@@ -18,7 +18,7 @@ from registries import archive, wheel
 pytestmark = pytest.mark.any_engine
 
 ROOT = Path(__file__).parents[2]
-# Every file that says what somebody wants has a lock next to it. What others have is in the folders of their packages.
+# Every list of direct dependencies has a lock next to it. Those of installed packages are in their own folders.
 WANTED = [path for folder in ("images", "scripts", "tests") for path in ROOT.glob(f"{folder}/**/*.in")]
 WANTED = sorted(path for path in WANTED if "node_modules" not in path.parts)
 ENTRY = re.compile(r"[a-z0-9-]+==[\w.!]+( ; [^#\\]+?)?( +--hash=sha256:[0-9a-f]{64})+")
@@ -127,7 +127,7 @@ def test_an_image_takes_a_module_only_by_its_checksum_and_runs_nothing_of_it(tmp
 
 
 def test_a_base_image_takes_only_what_debian_has_signed(tmp_path):
-    """A repository that names itself Debian, on a host whose own apt knows it, but which nobody has signed."""
+    """A repository that names itself Debian, on a host whose own apt knows it, without a valid signature."""
     release = tmp_path / "repository/dists/trixie/Release"
     release.parent.mkdir(parents=True)
     release.write_text("Origin: Debian\nCodename: trixie\nComponents: main\nDate: Thu, 01 Jan 2026 00:00:00 UTC\n")

@@ -30,7 +30,7 @@ def kinds(stored, found):
 
 
 @pytest.mark.parametrize(("stored", "found", "kind"), VALUES)
-def test_values_differ_in_what_the_code_has_made(stored, found, kind):
+def test_values_differ_only_in_results_of_the_code(stored, found, kind):
     expected = [] if kind is None else [kind]
     assert kinds(outputs(values=[(stored, None)]), outputs(values=[(found, None)])) == expected
     assert kinds(outputs(stdout=stored), outputs(stdout=found)) == expected
@@ -59,6 +59,6 @@ def test_pictures_are_counted_and_have_about_their_size():
     assert kinds(outputs(pictures=[(400, 300)]), outputs()) == [OTHER]
 
 
-def test_what_is_told_is_the_first_line_that_differs_in_that_way():
+def test_the_first_line_of_a_difference_is_reported():
     (difference,) = differences(outputs(stdout="a  b\n1\n"), outputs(stdout="a b\n2\n"))
     assert (difference.stored, difference.found) == ("1", "2")

@@ -1,4 +1,4 @@
-"""What operators see of a server: its metrics, its health, its log and its audit log."""
+"""Metrics, health, log and audit log of a server."""
 
 import hashlib
 import http.client
@@ -116,7 +116,7 @@ async def post_any(url, message):
     return await post(url, json.dumps(message).encode(), name=message["params"]["name"])
 
 
-async def test_operators_ask_beside_a_host_on_standard_input(tmp_path):
+async def test_operators_can_ask_a_server_on_standard_input(tmp_path):
     config = configuration(tmp_path, pool=NO_POOL, admin={"address": ANY_PORT})
     path = tmp_path / "log"
     with path.open("w") as log:
@@ -152,7 +152,7 @@ async def test_a_server_is_not_ready_before_it_has_sandboxes(tmp_path):
 
 
 def refused(tmp_path, *arguments, **settings):
-    """What a server says that does not start."""
+    """The output of a server that does not start."""
     config = configuration(tmp_path, pool=NO_POOL, **settings)
     done = subprocess.run(
         [*command(config), *arguments],
@@ -166,7 +166,7 @@ def refused(tmp_path, *arguments, **settings):
     return done.stderr
 
 
-def test_a_listener_that_can_not_be_is_refused_at_the_start(tmp_path):
+def test_an_impossible_listener_is_refused_at_startup(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         for arguments in ([], ["--http", "127.0.0.1:0"]):
@@ -193,7 +193,7 @@ async def test_with_tokens_only_operators_are_answered(tmp_path):
             ({}, 401),
             ({"authorization": f"Bearer {tokens['clients']}"}, 401),
             ({"authorization": f"Bearer {tokens['operators']}"}, 200),
-            # A name of whoever asks: tokens are enough.
+            # Any host name: tokens are enough.
             ({"authorization": f"Bearer {tokens['operators']}", "host": "server.example"}, 200),
         ]:
             assert (await asked(f"{place}/metrics", **headers))[0] == expected, headers
@@ -220,7 +220,7 @@ async def test_a_listener_with_a_certificate_is_asked_by_its_name(tmp_path):
         code, said, _ = await ask("status", "https://localhost", *trusted)
         assert code == 0 and said.startswith("isolator "), said
         assert (await ask("reload", "https://localhost", *trusted))[0] == 0
-        # Nobody whom this machine trusts has signed it; it is not for that name; and without TLS there is no answer.
+        # No authority that this machine trusts has signed it; it is not for that name; and without TLS there is no answer.
         for host, arguments, expected in [
             ("https://localhost", [], "certificate"),
             ("https://127.0.0.1", trusted, "certificate"),
@@ -232,7 +232,7 @@ async def test_a_listener_with_a_certificate_is_asked_by_its_name(tmp_path):
             assert (code, said) == (125, "") and expected in complained, (host, arguments, complained)
 
 
-async def test_a_web_page_can_not_read_under_a_name_of_its_own(tmp_path):
+async def test_a_web_page_can_not_read_under_its_own_name(tmp_path):
     async with operated(tmp_path, pool=NO_POOL) as (_, admin, _):
         assert (await asked(f"{admin}/metrics", host="evil.example"))[0] == 403
         assert (await asked(f"{admin}/metrics", host="localhost"))[0] == 200
@@ -256,7 +256,7 @@ def _is_answered(admin):
         return False
 
 
-async def test_one_place_can_not_take_all_connections(tmp_path):
+async def test_one_address_can_not_take_all_connections(tmp_path):
     made = subprocess.run([BINARY, "token", "operator"], capture_output=True, check=True, text=True)
     (tmp_path / "operators").write_text(made.stdout)
     admin = {"address": "0.0.0.0:0", "tokens": "operators"}
@@ -329,7 +329,7 @@ async def test_each_call_has_a_line_in_the_audit_log(tmp_path):
     assert lines["success"]["ms"] > 1900
 
 
-async def test_an_audit_log_that_was_moved_away_is_made_again_at_a_signal(tmp_path):
+async def test_a_rotated_audit_log_is_created_again_at_a_signal(tmp_path):
     path = tmp_path / "audit.jsonl"
     settings = {"audit": {"path": "audit.jsonl"}, "pool": NO_POOL}
     async with listening(tmp_path, configuration(tmp_path, **settings), (tmp_path / "log").open("w")) as url:
@@ -346,7 +346,7 @@ async def test_an_audit_log_that_was_moved_away_is_made_again_at_a_signal(tmp_pa
 
 
 @pytest.mark.parametrize("on_full_disk", ["continue", "refuse"])
-async def test_a_full_disk_is_handled_as_the_operator_wants(tmp_path, on_full_disk):
+async def test_a_full_disk_is_handled_as_configured(tmp_path, on_full_disk):
     disk = Disk(tmp_path / "disk", 32 << 20)
     try:
         path = disk.directory / "audit.jsonl"
@@ -394,7 +394,7 @@ async def test_a_full_disk_is_handled_as_the_operator_wants(tmp_path, on_full_di
         disk.close()
 
 
-async def test_an_audit_log_that_is_made_again_for_others_to_read_is_not_used_and_that_is_told(tmp_path):
+async def test_a_new_audit_log_that_others_can_read_is_not_used_and_reported(tmp_path):
     path = tmp_path / "audit.jsonl"
     async with operated(tmp_path, pool=NO_POOL, audit={"path": "audit.jsonl"}) as (url, admin, said):
 
@@ -418,7 +418,7 @@ async def test_an_audit_log_that_is_made_again_for_others_to_read_is_not_used_an
         assert lost() == 1 and len(audited(tmp_path / "audit.jsonl.1")) == 1
 
 
-async def test_a_log_whose_file_was_removed_is_told_to_operators(tmp_path):
+async def test_a_removed_log_file_is_reported_to_operators(tmp_path):
     config = configuration(tmp_path, pool=NO_POOL, admin={"address": ANY_PORT})
     path = tmp_path / "log"
     with path.open("w") as log:
@@ -448,6 +448,6 @@ async def test_a_server_that_refuses_every_request_is_not_ready(tmp_path):
             assert get(f"{admin}/readyz")[0] == 200 and first_line(admin).startswith("isolator ")
 
 
-def test_an_audit_log_that_can_not_be_written_is_refused_at_the_start(tmp_path):
+def test_an_unwritable_audit_log_is_refused_at_startup(tmp_path):
     said = refused(tmp_path, audit={"path": "/nowhere/audit.jsonl"})
     assert "audit.path: /nowhere/audit.jsonl can't be written" in said, said

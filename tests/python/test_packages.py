@@ -1,4 +1,4 @@
-"""Programs in Python with sets of packages, from a real index: how they are built, found, asked for, and told of."""
+"""Programs in Python with sets of packages from a real index: building, finding, requesting and listing sets."""
 
 import re
 
@@ -42,7 +42,7 @@ print([getattr(module, "whose", None) for module in (json, numpy, helper)])
 
 
 @pytest.mark.any_engine
-async def test_sets_are_built_in_the_background_and_hosts_are_told(tmp_path):
+async def test_sets_are_built_in_the_background_and_hosts_are_notified(tmp_path):
     with Index(packages()) as index:
         index.delay_s = 0.5
         sets = {"text": SETS["text"], "none": python_set("no-such-package")}
@@ -58,7 +58,7 @@ async def test_sets_are_built_in_the_background_and_hosts_are_told(tmp_path):
             assert "no-such-package" in (await server.are("failed", "none"))["none"]["detail"]
 
 
-async def test_the_list_says_what_is_in_a_set(sets):
+async def test_the_list_names_the_packages_of_a_set(sets):
     listed = await sets.are("ready")
     assert set(listed) == {name for name, found in SETS.items() if found["language"] == "python"}
     text = listed["text"]
@@ -102,7 +102,7 @@ async def test_files_that_change_the_path_are_read_as_at_every_start(sets):
 
 
 @pytest.mark.parametrize("names", [["text"], ["hooks"], ["text", "hooks"]], ids=" ".join)
-async def test_the_path_is_that_of_a_plain_start(sets, names):
+async def test_the_path_equals_that_of_a_plain_start(sets, names):
     printed = await sets.prints(PATHS, *names)
     assert printed.startswith("True "), printed
 
@@ -194,7 +194,7 @@ async def test_a_block_in_the_program_chooses_its_set(sets, lines, chosen):
         (["dependencies = ["], "TOML"),
     ],
 )
-async def test_a_block_that_nothing_can_satisfy_is_noted(sets, lines, notes):
+async def test_a_block_that_can_not_be_satisfied_is_noted(sets, lines, notes):
     result = await sets.call(block(*lines) + TOLD)
     assert result.structured_content["stdout"] == "False\n", result.content
     assert notes in " ".join(result.structured_content["notes"])

@@ -40,7 +40,7 @@ def bombs():
     many = {f"{{0}}/{number}.bin": zeros for number in range(BOMB_MB)}
 
     def wheel(name, files, *metadata):
-        # Nobody reads the list of files before they are there.
+        # The list of files is not read before they are there.
         files = {path.format(name): content for path, content in files.items()}
         found.wheel(name, "1.0", *metadata, files=files, record="", compression=zipfile.ZIP_DEFLATED)
 
@@ -56,7 +56,7 @@ def bombs():
 
 
 def folder_mb(folder):
-    """What is on disk in a folder, each file once, in MiB."""
+    """The disk space of a folder in MiB, each file once."""
     seen = {}
     for path, _, files in os.walk(folder):
         for name in files:

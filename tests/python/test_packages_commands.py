@@ -81,7 +81,7 @@ def test_sets_are_built_listed_explained_and_removed(commands):
     assert "packages build text" in commands.fails(125, "packages", "rm", "text")
 
 
-def test_what_there_is_not_is_named_with_what_there_is(commands):
+def test_unknown_sets_are_named_with_the_known_ones(commands):
     for arguments in (["build", "txet"], ["lock", "txet"], ["why", "txet", "a"], ["rm", "txet"]):
         stderr = commands.fails(125, "packages", *arguments)
         assert '"txet": use some of small, text' in stderr, stderr
@@ -135,7 +135,7 @@ def test_prune_keeps_what_the_configuration_names(commands):
     assert "-" not in commands.rows() and len(commands.store.sets()) == 1
 
 
-def test_what_can_not_be_deleted_is_told_and_tried_again(commands):
+def test_a_failed_removal_is_reported_and_tried_again(commands):
     commands.prints("packages", "build", "small")
     (folder,) = commands.store.sets()
     mounted = folder / "files/mounted"
@@ -214,7 +214,7 @@ def test_run_and_session_give_programs_their_packages(commands):
     assert "'1.1'" in printed, printed
 
 
-def test_doctor_says_whether_the_tools_are_there(commands):
+def test_doctor_reports_whether_the_tools_are_installed(commands):
     said = commands.run("doctor").stdout
     assert re.search(r"ok +uv is there: uv \d", said) and "npm is" not in said, said
     tools = {"uv": str(commands.folder / "nowhere/uv")}

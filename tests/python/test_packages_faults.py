@@ -80,7 +80,7 @@ async def test_a_server_that_is_killed_while_it_builds_leaves_nothing_half_built
 
 
 @any_engine
-async def test_a_tool_that_is_killed_is_told(tmp_path):
+async def test_a_killed_tool_is_reported(tmp_path):
     with Index(packages()) as index:
         index.hangs = "."
         async with serving(tmp_path, _on_demand(tmp_path, index)) as server:
@@ -167,7 +167,7 @@ async def test_nothing_is_left_of_a_disk_that_was_full(tmp_path):
         disk.close()
 
 
-async def test_a_set_that_somebody_removes_is_built_again(tmp_path):
+async def test_a_removed_set_is_built_again(tmp_path):
     with Index(packages()) as index:
         sets = {"small": python_set("gamma"), "tools": node_set("plain")}
         config = package_sets.config(tmp_path, sets, {"python": index.python(), "javascript": index.javascript()})
@@ -182,7 +182,7 @@ async def test_a_set_that_somebody_removes_is_built_again(tmp_path):
 
 
 def change_content(file):
-    """As somebody would who does not want to be seen."""
+    """Changes a file and hides the change."""
     content, times = file.read_text(), file.stat()
     file.unlink()
     file.write_text(content.replace("3", "4"))
@@ -205,7 +205,7 @@ CHANGES = {"content": change_content, "added": add_file, "removed": os.unlink, "
 
 
 @any_engine
-async def test_a_set_that_somebody_has_changed_is_not_used(tmp_path):
+async def test_a_changed_set_is_not_used(tmp_path):
     found = Packages()
     for name in CHANGES:
         found.wheel(name, files={f"module_{name}.py": f"value = 3  # {name}\n"})

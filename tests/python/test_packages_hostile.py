@@ -1,4 +1,4 @@
-"""Programs that want more of sets of packages than they were given, and sets that mean harm to their programs' sandboxes."""
+"""Programs that try to reach more than their set of packages, and sets that attack the sandboxes of their programs."""
 
 import anyio
 import engine
@@ -146,7 +146,7 @@ print(plain.strip() == repr(getattr(sys, "customized", ())), plain.strip())
 """
 
 
-async def test_a_set_that_means_harm_harms_only_those_who_ask_for_it(tmp_path):
+async def test_a_hostile_set_harms_only_programs_that_ask_for_it(tmp_path):
     with Index(hostile()) as index:
         address = {"python": index.python(), "javascript": index.javascript()}
         async with serving(tmp_path, package_sets.config(tmp_path, SETS, address)) as server:
@@ -176,5 +176,5 @@ async def test_a_set_that_means_harm_harms_only_those_who_ask_for_it(tmp_path):
                 code = "console.log(typeof require('fs').readFileSync, typeof require('path').join, typeof require('process').exit)"
                 printed = await server.prints(code, "modules", language="javascript")
                 assert printed == "function function function\n"
-                # Nobody else is concerned.
+                # Other programs are not affected.
                 assert await server.prints("import sys; print(hasattr(sys, 'customized'))") == "False\n"

@@ -1,4 +1,4 @@
-"""Where sets of packages come from: locks, an index that is wrong or in bad hands, and packages that mean harm.
+"""Sources of sets of packages: locks, wrong or hostile indexes, and hostile packages.
 
 Sets are built by the command, because what it says is what a server says.
 """
@@ -81,7 +81,7 @@ class Built:
 
 
 def refusals(done):
-    """What a command has said of each numbered set that could not be built."""
+    """The message of a command for each numbered set that could not be built."""
     told = {}
     _, *parts = re.split(r"the set of packages set-(\d+) (?:could not|was not)", done.stderr)
     for number, text in zip(parts[::2], parts[1::2]):
@@ -152,13 +152,13 @@ def test_a_lock_is_renewed_only_where_it_has_to_be(locked):
 
 
 def older_of(locked):
-    """What asks for the older version of the locked package."""
+    """A requirement of the older version of the locked package."""
     name, _, older = locked.package
     return f"{name}=={older}" if locked.language == "python" else f"{name}@{older}"
 
 
 def damaged(language, text):
-    """Texts of locks that somebody has changed."""
+    """Texts of changed locks."""
     yield text[: len(text) // 2]
     yield re.sub(r' \\\n +--hash=\S+|"integrity": "[^"]+",?', "", text)
     if language == "python":
@@ -169,11 +169,11 @@ def damaged(language, text):
     yield json.dumps(modules)
 
 
-def test_what_is_not_as_it_was_locked_is_refused(locked):
+def test_files_that_differ_from_the_lock_are_refused(locked):
     wanted, _, file = LOCKED[locked.language]
     unlocked, other = UNLOCKED[locked.language]
     text = (locked.lock / LOCKS[locked.language]).read_text()
-    # Requirements, the text of their lock, and what is told.
+    # Requirements, the text of their lock, and the message.
     cases = [
         # A file is another one than it was, or than the index itself says.
         (wanted, text, ["tampered", "hash|integrity", locked.package[0]]),
@@ -293,7 +293,7 @@ def test_without_an_index_the_tools_own_settings_hold(tmp_path, public):
 
 
 class Watch:
-    """What can be seen of all processes on this machine, as `ps` shows it, until the block ends."""
+    """The command lines of all processes on this machine, as `ps` shows them, until the block ends."""
 
     def __enter__(self):
         self.seen = set()
@@ -335,7 +335,7 @@ print(len(places) > 5, [str(path) for path in places if any(secret.encode() in r
 
 
 @pytest.mark.parametrize("is_right", [True, False], ids=["accepted", "refused"])
-async def test_credentials_of_an_index_are_seen_nowhere(tmp_path, is_right):
+async def test_credentials_of_an_index_are_visible_nowhere(tmp_path, is_right):
     with Index(packages()) as index:
         index.password = ("reader", PASSWORD if is_right else "another")
         index.delay_s = 0.1
@@ -478,7 +478,7 @@ EXPLAINED = [
 ]
 
 
-def test_what_can_not_be_built_is_explained(tmp_path):
+def test_failed_builds_are_explained(tmp_path):
     with Index(unusable()) as index:
         told = Built(tmp_path, index, named(wanted for wanted, _ in EXPLAINED)).failures()
     for number, (wanted, said) in enumerate(EXPLAINED):
@@ -509,7 +509,7 @@ def test_a_tool_that_is_missing_is_named(tmp_path):
         assert missing in text and f"packages.tools.{tool}" in text, text
 
 
-# Files that mean harm.
+# Hostile files.
 
 OUTSIDE = "escaped.py"
 

@@ -34,7 +34,7 @@ def javascript(sets, code, *packages, **arguments):
     return sets.prints(code, *packages, language="javascript", **arguments)
 
 
-async def test_the_list_says_what_is_in_a_set(sets):
+async def test_the_list_names_the_packages_of_a_set(sets):
     tools = (await sets.are("ready", language="javascript"))["tools"]
     assert tools["packages"] == {"plain": "1.1.0", "only-esm": "1.0.0", "dual": "1.0.0", "@scope/part": "1.0.0"}
 

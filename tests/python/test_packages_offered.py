@@ -1,4 +1,4 @@
-"""What hosts see of packages before a program has any: schemas, resources, completions, counts."""
+"""Packages as hosts see them before any program has one: schemas, resources, completions, counts."""
 
 import json
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.any_engine
 TOOLS = {"execute_code", "check_syntax", "test_code", "open_session"}
 TEMPLATE = "isolator://packages/{name}"
 
-# Nobody is there.
+# No index listens there.
 NOWHERE = {"python": "http://127.0.0.1:9/simple/", "javascript": "http://127.0.0.1:9/"}
 
 
@@ -39,7 +39,7 @@ async def test_names_are_in_the_schemas_where_nothing_else_can_be_asked_for(sets
         assert argument["items"]["enum"] == sorted(wanted), tool
 
 
-async def test_without_packages_nothing_is_offered_and_whoever_asks_is_told(tmp_path):
+async def test_without_packages_nothing_is_offered_and_requests_are_explained(tmp_path):
     config = package_sets.config(tmp_path)
     async with serving(tmp_path, config) as server:
         assert await offered(server) == {}
@@ -77,7 +77,7 @@ async def test_a_set_is_a_resource_whose_name_is_completed(sets):
     assert counts["sets"] == len(sets.store.sets()) >= len(SETS) and counts["bytes"] > 0
 
 
-async def test_older_hosts_are_told_when_a_set_is_there(tmp_path):
+async def test_older_hosts_are_notified_when_a_set_is_ready(tmp_path):
     told = []
 
     async def on_message(message):

@@ -16,7 +16,7 @@ MIB = 1 << 20
 
 
 def numbered(count, size=0):
-    """Packages that differ in their numbers, each with so many bytes that can't be compressed."""
+    """Packages that differ in their numbers, each with a number of bytes that can't be compressed."""
     found = Packages()
     for number in range(count):
         content = f"number = {number}\n"
@@ -87,7 +87,7 @@ async def test_a_call_brings_its_packages(tmp_path):
             assert 'call again with packages ["alpha"]' in advice, advice
 
 
-async def test_what_the_image_has_is_not_installed_again(demand):
+async def test_packages_of_the_image_are_not_installed_again(demand):
     server, index = demand
     before = list(index.asked)
     program = "import numpy; print(numpy.__name__)"
@@ -115,7 +115,7 @@ async def test_a_package_whose_marker_is_false_is_not_needed(demand):
     assert "no-such" not in str(index.asked)
 
 
-async def test_a_set_that_another_process_removes_is_let_go_of_and_comes_back(tmp_path):
+async def test_a_set_that_another_process_removes_is_released_and_built_again(tmp_path):
     with Index(packages()) as index:
         config = on_demand(tmp_path, index, {"named": python_set("alpha")}, languages={"python"})
         async with serving(tmp_path, config) as server:
@@ -139,7 +139,7 @@ async def test_a_set_that_another_process_removes_is_let_go_of_and_comes_back(tm
             assert await server.prints("import gamma; print(gamma.value)", "gamma") == "3\n"
 
 
-async def test_a_set_is_built_once_for_all_who_ask(demand, monkeypatch):
+async def test_a_set_is_built_once_for_all_requests(demand, monkeypatch):
     server, index = demand
     assert await server.prints(says(0), "package-0") == "0\n"
     once = index.downloads("package_0")
@@ -152,7 +152,7 @@ async def test_a_set_is_built_once_for_all_who_ask(demand, monkeypatch):
         for _ in range(8):
             calls.start_soon(call)
     assert index.downloads("package_1") == once > 0
-    # Whoever asks later has it at once, also with other words.
+    # Later requests get it at once, also with other words.
     before = list(index.asked)
     assert await server.prints(says(1), " Package_1") == "1\n"
     assert index.asked == before
@@ -301,7 +301,7 @@ async def is_refused(server, field, *said, language="python", **arguments):
     return data["message"]
 
 
-async def test_a_bad_requirement_is_refused_before_anybody_is_asked(demand):
+async def test_a_bad_requirement_is_refused_before_any_index_is_asked(demand):
     server, index = demand
     before = list(index.asked), server.store.sets()
     for language, requirements in REQUIREMENTS.items():

@@ -1,4 +1,4 @@
-"""Several sets in one call: the locks of each hold for all of them, and locks that contradict each other are told apart."""
+"""Several sets in one call: the locks of each hold for all of them, and contradictions name their sets."""
 
 import shutil
 
@@ -93,7 +93,7 @@ def test_sets_that_are_asked_for_together_keep_to_their_locks(together):
     assert together.versions("one", "other") == NEWEST[together.language]
 
 
-def test_locks_that_contradict_each_other_are_told_by_their_sets(together):
+def test_contradicting_locks_are_reported_by_their_sets(together):
     together.lock("one", "older")
     stderr = together.fails("one", "older")
     newer = LOCKED[together.language][0]

@@ -30,7 +30,7 @@ DEBIAN = f"isolator-test/debian-systemd:{codename()}"
 
 
 def ran(*command, within=120, **options):
-    """What a program says on standard output. It must succeed."""
+    """The standard output of a program. It must succeed."""
     command = [str(part) for part in command]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=within, **options)
     assert done.returncode == 0, f"{command}: {done.returncode}\n{done.stdout}\n{done.stderr}"
@@ -38,13 +38,13 @@ def ran(*command, within=120, **options):
 
 
 def built(script, *arguments, within=300, **variables):
-    """What a script of the set-up has made of the binary under test: its last line."""
+    """The package that a script makes of the binary under test: the last line of its output."""
     variables = os.environ | {"ISOLATOR_BIN": BINARY, "CARGO_TARGET_DIR": str(TARGET)} | variables
     return ran(ROOT / "scripts" / script, *arguments, within=within, env=variables).splitlines()[-1]
 
 
 async def says(command, environment, **arguments):
-    """What a program prints that a server runs which a host has started like this."""
+    """The output of a program on a server that a host has started with this command."""
     place = stdio_client(StdioServerParameters(command=str(command[0]), args=[str(part) for part in command[1:]], env=environment))
     async with Client(place, read_timeout_seconds=60) as client:
         answer = await client.call_tool("execute_code", {"language": "python", "entrypoint_code": "print(6 * 7)"} | arguments)
@@ -159,7 +159,7 @@ CALL += ["--header", f"mcp-protocol-version: {MODERN}", "--header", "mcp-method:
 
 
 def call(debian, code):
-    """What a program prints that the service runs, and how it got its sandbox."""
+    """The output of a program on the service, and its kind of start."""
     message = python(1, code)
     message["params"]["_meta"] = CLIENT
     result = json.loads(debian.run(*CALL, "--data", json.dumps(message)))["result"]
@@ -187,7 +187,7 @@ def test_a_debian_package_is_installed_serves_under_systemd_and_is_purged(tmp_pa
         assert debian.sh("stat -c '%a %U %G' /etc/isolator").split() == ["750", "root", "isolator"]
         assert ":" in debian.run("grep", "^isolator:", "/etc/subuid", "/etc/subgid")
         assert "isolator-serve" in debian.run("man", "-w", "isolator-serve")
-        # It is off until somebody starts it.
+        # It is off until a user starts it.
         assert debian.fails("systemctl", "is-enabled", "isolator")[1] == "disabled"
 
         debian.sh(AS_SERVICE + "isolator image import /python.tar", within=120)

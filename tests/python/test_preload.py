@@ -1,4 +1,4 @@
-"""A program that gets an interpreter which was started ahead of it can't tell, and nobody can.
+"""Programs can't notice that their interpreter was started ahead, and neither can their callers.
 
 Each file in `preload/` is a program. It runs on a server that starts nothing ahead and on one that does,
 and what comes back has to be the same, but for addresses and for what its settings name. The settings are
@@ -35,7 +35,7 @@ LANGUAGES[".ts"] = "javascript"
 # to programs that could tell.
 IMPORT = "\nif 0: import pandas\n"
 
-# What a run has of its own, even if nothing but the sandbox is another.
+# Values that differ in every run.
 BY_NATURE = re.compile(r"\b0x[0-9a-f]{6,16}\b")
 ADDRESS = re.compile(r"isolator://runs/[0-9a-f]{32}/")
 OF_THE_RUN = {"cpu_ms", "peak_memory_bytes"}
@@ -122,7 +122,7 @@ class Program:
         return self.call | {"entrypoint_code": self.code + added}
 
     def told(self, result):
-        """What came back, without what is the run's own."""
+        """The answer, without the values that differ in every run."""
         content = ADDRESS.sub("isolator://runs/*/", json.dumps(result.structured_content))
         data = {k: v for k, v in json.loads(content).items() if k not in OF_THE_RUN}
         for key in ("stdout", "stderr", "message"):
@@ -192,7 +192,7 @@ async def compare(plain, ahead, name):
 @pytest.fixture(scope="module")
 async def outcomes(request, anyio_backend, tmp_path_factory):
     """The comparisons of all programs that are asked for."""
-    names = [run["name"] for run in chosen(request, "test_nobody_can_tell")]
+    names = [run["name"] for run in chosen(request, "test_preloading_is_not_noticeable")]
     off = {language: {"preload": {"enabled": False}} for language in ("python", "javascript")}
     on = {language: {"preload": SHIPPED[language]["preload"]} for language in off}
     async with (
@@ -217,5 +217,5 @@ def programs():
 
 
 @pytest.mark.parametrize("name", programs())
-async def test_nobody_can_tell(outcomes, name):
+async def test_preloading_is_not_noticeable(outcomes, name):
     await outcomes[name].check()

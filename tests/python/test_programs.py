@@ -152,7 +152,7 @@ async def test_the_advice_says_what_to_do(server, what):
 
 
 @pytest.mark.any_engine
-async def test_what_comes_back_to_nobody_is_told(server):
+async def test_lost_results_are_noted(server):
     notes = [
         ("python", "2 + 2", "only in a session"),
         ("go", "package main\nfunc main() {}", "printed nothing: print"),
@@ -226,7 +226,7 @@ async def test_a_program_in_go_is_its_package_and_ends_as_itself(server):
         data = result.structured_content
         what = f"{name}: {code}: {data}"
         assert data["exit_code"] == exit_code and out in data["stdout"] and err in data["stderr"], what
-        # Nobody adds anything, and there is no advice for it.
+        # Nothing is added, and there is no advice for it.
         assert "exit status" not in data["stderr"] and data.get("message") in (None, f"exit code {exit_code}"), what
 
 
@@ -292,14 +292,14 @@ SNIPPETS = [
 
 
 @pytest.mark.any_engine
-async def test_the_snippets_understand_what_files_are_like(server):
+async def test_the_snippets_understand_real_files(server):
     for name, args, stdin, words in SNIPPETS:
         result = await server.call(snippet_name=name, args=args, stdin=stdin)
         assert words in stdout(result), f"{name} {args}: {text(result)}"
 
 
 @pytest.mark.any_engine
-async def test_a_snippet_that_got_nothing_tells_its_usage(server):
+async def test_a_snippet_without_input_prints_its_usage(server):
     result = await server.call(snippet_name="json_shape")
     assert "its usage: json_shape [--at PATH] [FILE]" in text(result)
 

@@ -1,4 +1,4 @@
-"""What a caller is told while its program runs, if it asks for it."""
+"""Progress of a running program, for callers that ask for it."""
 
 import anyio
 import pytest
@@ -14,7 +14,7 @@ print("third")
 
 
 async def call(server, code):
-    """Runs a program. Returns its result, and what was told when, from the beginning to the end."""
+    """Runs a program. Returns its result, and its progress with times, from the beginning to the end."""
     told = []
 
     async def tell(progress, total, message):
@@ -30,7 +30,7 @@ async def call(server, code):
 
 @pytest.mark.every_server
 @pytest.mark.any_engine
-async def test_a_caller_is_told_what_is_printed(server):
+async def test_progress_has_the_output(server):
     result, told, began, ended = await call(server, PRINTS)
     assert result.structured_content["stdout"] == "first\nthird\n"
     said = [message for _, _, message in told if message]
@@ -40,6 +40,6 @@ async def test_a_caller_is_told_what_is_printed(server):
 
 
 @pytest.mark.any_engine
-async def test_a_caller_hears_something_when_nothing_is_printed(server):
+async def test_progress_has_signs_of_life(server):
     _, told, _, _ = await call(server, "import time; time.sleep(6)")
     assert any(not message for _, _, message in told), "a sign of life"

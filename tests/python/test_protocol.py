@@ -1,4 +1,4 @@
-"""What a client sees before and beside the programs: versions, schemas, protocol errors."""
+"""The protocol without programs: versions, schemas, protocol errors."""
 
 import base64
 

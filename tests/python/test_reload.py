@@ -30,14 +30,14 @@ def metrics(admin):
 
 
 async def reload(admin, *arguments):
-    """What `isolator reload` says, and its exit code."""
+    """The output of `isolator reload`, and its exit code."""
     address = admin.removeprefix("http://").replace("0.0.0.0", "127.0.0.1")
     done = await anyio.run_process([BINARY, "reload", address, *arguments], check=False)
     return done.returncode, (done.stdout + done.stderr).decode()
 
 
 async def printed(url, code=WHERE, number=1):
-    """What a program prints, or the text of an answer that is an error."""
+    """The output of a program, or the text of an error."""
     status, body = await run(url, number, code)
     assert status == 200, body
     return _said(json.loads(body)["result"])
@@ -48,7 +48,7 @@ def _said(answer):
     return (text if answer.get("isError") else answer["structuredContent"]["stdout"]).strip()
 
 
-async def test_what_can_change_does_and_the_rest_is_named(tmp_path):
+async def test_a_reload_changes_what_it_can_and_names_the_rest(tmp_path):
     settings = {"pool": {"size": 1, "hot": 0}, "admin": {"address": ANY_PORT}}
     async with operated(tmp_path, **settings) as (url, admin, said):
         assert await printed(url) == "/workspace"
@@ -100,7 +100,7 @@ async def called(url, tool, **arguments):
     return json.loads(body)["result"]["structuredContent"]
 
 
-async def test_a_file_that_is_wrong_changes_nothing_and_is_told(tmp_path):
+async def test_an_invalid_file_changes_nothing_and_is_reported(tmp_path):
     settings = {"pool": {"size": 1, "hot": 0}}
     async with operated(tmp_path, **settings) as (url, admin, said):
         before = metrics(admin)["isolator_config_last_reload_success_timestamp_seconds"]
@@ -134,7 +134,7 @@ async def test_a_file_that_is_wrong_changes_nothing_and_is_told(tmp_path):
         assert found[SUCCESSFUL] == 1 and found["isolator_config_last_reload_success_timestamp_seconds"] > before
 
 
-async def test_nobody_else_can_ask_for_it(tmp_path):
+async def test_no_web_page_can_request_a_reload(tmp_path):
     def status(admin, **headers):
         asking = urllib.request.Request(f"{admin}/reload", method="POST", headers=headers)
         try:
@@ -193,7 +193,7 @@ async def test_requests_end_with_what_they_began_with_and_none_waits_for_a_reloa
                 await anyio.sleep(0.5)
             over.set()
         assert len(answers) > len(switched), said()
-        # Whoever comes after a reload and before the next gets a sandbox of its configuration.
+        # A request after a reload and before the next one gets a sandbox of its configuration.
         for (since, place), until_ in zip(switched, [at for at, _ in switched[1:]], strict=False):
             within = [answer for began, answer, took in answers if since < began and began + took < until_ - 0.3]
             assert set(within) <= {place}, (place, within)
@@ -282,7 +282,7 @@ async def test_a_thousand_signals_leave_nothing(tmp_path):
         await until(lambda: len(os.listdir(f"/proc/{server}/fd")) <= descriptors + 8, 30, "open files")
 
 
-async def test_a_host_is_told_and_its_session_lives_on(tmp_path):
+async def test_a_host_is_notified_and_its_session_survives(tmp_path):
     settings = {"pool": NO_POOL, "admin": {"address": ANY_PORT}}
     both = {"javascript": {"enabled": True}}
     config = configuration(tmp_path, languages=both, **settings)

@@ -1,4 +1,4 @@
-"""What a client can read beside calling tools."""
+"""Resources that a client can read."""
 
 import json
 
@@ -87,7 +87,7 @@ async def read_json(server, uri):
 @pytest.mark.parametrize(
     "uri", ["isolator://nothing", "snippet://none", "snippet://../Makefile", "file:///etc/passwd", "x"]
 )
-async def test_what_is_not_there_is_an_error_that_names_it(server, uri):
+async def test_an_unknown_resource_is_an_error_that_names_it(server, uri):
     with pytest.raises(MCPError) as raised:
         await server.client.read_resource(uri)
     assert raised.value.code == NOT_FOUND[server.mode]

@@ -1,4 +1,4 @@
-"""What comes back beside the text: pictures, files, output past the cap, and the results of long runs."""
+"""Results besides the text: pictures, files, output past the cap, and long runs."""
 
 import base64
 
@@ -23,7 +23,7 @@ plt.show()
 
 
 @pytest.mark.any_engine
-async def test_charts_come_in_their_order_and_each_that_is_left_out_is_told(server):
+async def test_charts_come_in_order_and_omitted_ones_are_noted(server):
     result = await server.call(language="python", entrypoint_code=CHARTS, timeout="30s")
     paths = [file["path"] for file in result.structured_content["files"]]
     assert paths == [f"figure_{number}.png" for number in range(1, 13)]
@@ -128,7 +128,7 @@ open(b'\\xff.csv', 'w').write('bytes')
     assert sorted(returned) == sorted(set(names) - {"r1.csv"})
     (note,) = result.structured_content["notes"]
     assert '"[x" matches no file' in note
-    # Each has an address of its own.
+    # Each has its own address.
     result = await server.call(language="python", entrypoint_code=code, output_files=["*"])
     assert len({file["uri"] for file in result.structured_content["files"]}) == len(names) + 1
     for file in result.structured_content["files"]:
@@ -196,7 +196,7 @@ async def test_a_long_run_is_ended_by_its_caller(impatient):
 
 
 @pytest.mark.any_engine
-async def test_only_who_says_so_waits_for_the_end_even_if_the_progress_is_followed(impatient):
+async def test_only_callers_that_ask_for_it_wait_for_the_end(impatient):
     async def tell(progress, total, message):
         pass
 

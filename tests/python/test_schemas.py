@@ -46,7 +46,7 @@ def parts(schema):
         yield from parts(part)
 
 
-async def test_they_consist_of_what_everybody_understands(tools):
+async def test_schemas_use_only_common_keywords(tools):
     for part in [part for schema in schemas(tools) for part in parts(schema)]:
         assert part.keys() <= KEYWORDS, part
         assert part["type"] in TYPES, part
@@ -59,19 +59,19 @@ async def test_they_consist_of_what_everybody_understands(tools):
         assert all("description" in property for property in tool.input_schema["properties"].values())
 
 
-async def test_json_schema_has_nothing_against_them(tools):
+async def test_json_schema_accepts_the_schemas(tools):
     for schema in schemas(tools):
         jsonschema.Draft202012Validator.check_schema(schema)
         jsonschema.Draft7Validator.check_schema(schema)
 
 
-async def test_ajv_has_nothing_against_them(tools):
+async def test_ajv_accepts_the_schemas(tools):
     result = await node.run(str(ROOT / "tests/node/schemas.mjs"), input=json.dumps(schemas(tools)).encode())
     assert result.returncode == 0, result.stderr.decode()
     assert json.loads(result.stdout) == []
 
 
-async def test_gemini_takes_them_whole(tools):
+async def test_gemini_accepts_the_schemas_unchanged(tools):
     for tool in tools:
         (declaration,) = gemini.mcp_to_gemini_tool(tool).function_declarations
         assert set(declaration.parameters.properties) == set(tool.input_schema["properties"])
@@ -81,7 +81,7 @@ async def test_gemini_takes_them_whole(tools):
             assert kept == schema
 
 
-async def test_openai_takes_them_in_strict_mode(tools):
+async def test_openai_accepts_the_schemas_in_strict_mode(tools):
     for tool in tools:
         for make_strict in (lambda schema: openai_strict(schema, path=(), root=schema), strict_as_agents_do):
             strict = make_strict(copy.deepcopy(tool.input_schema))
@@ -94,11 +94,11 @@ async def test_openai_takes_them_in_strict_mode(tools):
 
 
 def strict_as_agents_do(schema):
-    """What the Agents SDK does to the tools of an MCP server: it refuses objects that take any name."""
+    """The conversion that the Agents SDK applies to the tools of an MCP server: it refuses objects that take any name."""
     return ensure_strict_json_schema(schema, _reject_open_objects=True)
 
 
-async def test_anthropic_takes_them(tools):
+async def test_anthropic_accepts_the_schemas(tools):
     for tool in tools:
         given = {"name": tool.name, "description": tool.description, "input_schema": tool.input_schema}
         assert pydantic.TypeAdapter(anthropic.types.ToolParam).validate_python(given)

@@ -17,7 +17,7 @@ import engine
 import pytest
 from server import BINARY, configuration, environment, instances
 
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs/commands.md"
 # A sandbox that was made for the session, on a busy machine.
 PATIENCE_S = 60
 CTRL_C = b"\x03"
@@ -151,7 +151,7 @@ def test_files_and_folders_are_sent_first(tmp_path):
     assert (finished.returncode, finished.stdout) == (0, "a b\n"), finished
 
 
-def test_what_is_wrong_is_said_with_what_to_do(tmp_path):
+def test_errors_come_with_the_fix(tmp_path):
     for arguments, cells, told in [
         (["cobol"], "", "use one of go, javascript, python"),
         (["--timeout", "5M"], "", "write m for minutes"),
@@ -180,7 +180,7 @@ def test_a_signal_ends_a_cell_from_a_pipe_and_removes_its_sandbox(tmp_path, numb
         assert started.wait(PATIENCE_S) == 128 + number
 
 
-def test_a_reader_that_has_gone_or_does_not_read_keeps_no_sandbox(tmp_path):
+def test_a_closed_or_stalled_output_keeps_no_sandbox(tmp_path):
     with nothing_left(tmp_path) as seen, start_endless(tmp_path, "while True: print('x' * 1000)") as started:
         seen |= instances(tmp_path)
         # The pipe is full by then.
@@ -220,7 +220,7 @@ def start_endless(folder, code="import time\nwhile True: time.sleep(0.1)"):
 
 
 class Terminal:
-    """The command on a terminal of its own."""
+    """The command on its own terminal."""
 
     def __init__(self, pid, fd):
         self.pid = pid
@@ -229,7 +229,7 @@ class Terminal:
         self.greeting = ""
 
     def until(self, text, seconds=PATIENCE_S):
-        """What was shown up to a text, without what moves the cursor."""
+        """The output up to a text, without movements of the cursor."""
         deadline = time.monotonic() + seconds
         while text not in plain(self.screen):
             left = deadline - time.monotonic()
@@ -312,7 +312,7 @@ def test_a_prompt_keeps_variables_and_shows_values(tmp_path):
         shown = prompt.ask("list(range(60))", 7)
         assert "59]\r\n" in shown and shown.count("\n") == 1 + 2, shown
         # The page's example is of the same image.
-        version = re.search(r"^Python \S+ in a sandbox", README.read_text(), re.MULTILINE)[0]
+        version = re.search(r"^Python \S+ in a sandbox", PAGE.read_text(), re.MULTILINE)[0]
         assert version in prompt.greeting, prompt.greeting
         prompt.type(CTRL_D)
         assert prompt.wait() == 0
@@ -335,7 +335,7 @@ def test_javascript_at_the_prompt(tmp_path):
         assert prompt.wait() == 0
 
 
-def test_output_is_shown_while_a_cell_runs_and_does_nothing_on_the_terminal_but_colour_it(tmp_path):
+def test_output_is_streamed_and_only_its_colours_reach_the_terminal(tmp_path):
     with terminal(tmp_path) as prompt:
         prompt.type("import time; print('be' + 'gun\\x1b[2J\\x1b[32m'); time.sleep(30)\r")
         began = time.monotonic()
@@ -383,7 +383,7 @@ def test_ctrl_c_interrupts_and_twice_kills_the_cell_and_at_the_prompt_it_clears_
         assert prompt.wait() == 0
 
 
-def test_what_stays_of_a_killed_cell_is_told_where_there_was_no_checkpoint(tmp_path):
+def test_effects_of_a_killed_cell_are_reported_without_a_checkpoint(tmp_path):
     # The first interruption is only noticed, and the second one ends the cell.
     (tmp_path / "notices.py").write_text(
         "import signal, threading, time\n"
@@ -446,7 +446,7 @@ def test_commands_work_on_files_and_state(tmp_path):
         assert prompt.wait() == 0
 
 
-def test_a_picture_is_told_and_can_be_kept(tmp_path):
+def test_a_picture_is_announced_and_can_be_saved(tmp_path):
     (tmp_path / "picture.py").write_text(PICTURE)
     with terminal(tmp_path) as prompt:
         prompt.ask(":run picture.py", 2)
@@ -460,7 +460,7 @@ def test_a_picture_is_told_and_can_be_kept(tmp_path):
         assert prompt.wait() == 0
 
 
-def test_the_history_is_kept_for_the_user_alone_and_comes_back(tmp_path):
+def test_the_history_is_private_and_persistent(tmp_path):
     with terminal(tmp_path) as prompt:
         prompt.ask("remembered = 1", 2)
         prompt.type(CTRL_D)

@@ -97,7 +97,7 @@ async def test_every_language_runs_its_hello(tools):
 
 
 @pytest.mark.any_engine
-async def test_what_a_cell_shows_comes_as_text_html_and_pictures(tools):
+async def test_shown_values_come_as_text_html_and_pictures(tools):
     async with opened(tools) as session:
         table = await session.answer("import pandas as pd\npd.DataFrame({'a': [1, 2]})", timeout="60s")
         (shown,) = table.structured_content["shown"]
@@ -128,7 +128,7 @@ def size_of(png):
 
 
 @pytest.mark.any_engine
-async def test_figures_come_whole_and_once_and_each_that_is_left_out_is_told(tools):
+async def test_figures_come_whole_and_once_and_omitted_ones_are_noted(tools):
     async with opened(tools) as session:
         await session.cell("import matplotlib.pyplot as plt", timeout="60s")
         many = await session.answer("for n in range(12): plt.figure(figsize=(1, 1)); plt.plot([n])\nplt.show()", timeout="60s")
@@ -172,7 +172,7 @@ async def test_the_advice_fits_a_session(tools):
 
 
 @pytest.mark.any_engine
-async def test_what_is_shown_has_bounds(tools):
+async def test_shown_values_are_bounded(tools):
     async with opened(tools) as session:
         many = await session.cell("for n in range(2000): display(n)")
         assert len(many["shown"]) == 500 and "1500 things are missing" in " ".join(many["notes"])
@@ -205,7 +205,7 @@ async def test_files_come_with_a_session_and_with_cells_and_go_in_parts(tools):
         assert await session.files() == {"d/a.txt": 5, "b.bin": 256, "new": 2}
 
 
-async def test_links_and_pipes_in_the_way_of_a_file_are_not_used(tools):
+async def test_links_and_pipes_are_replaced_by_files(tools):
     async with opened(tools) as session:
         await session.cell(
             "import os\nopen('target', 'w').write('untouched')\nos.symlink('target', 'link')\n"
@@ -255,14 +255,14 @@ async def test_files_of_a_session_are_resources_and_are_read_in_ranges(tools):
                 await tools.read(uri)
 
 
-async def test_a_cell_returns_what_it_wrote_and_what_is_named(tools):
+async def test_a_cell_returns_its_files_and_the_requested_ones(tools):
     async with opened(tools) as session:
         first = await session.cell("open('a.txt', 'w').write('a'); open('b.txt', 'w').write('b')")
         assert [file["path"] for file in first["files"]] == ["a.txt", "b.txt"]
         second = await session.cell("open('b.txt', 'w').write('c')")
         assert [file["path"] for file in second["files"]] == ["b.txt"]
         assert "files" not in await session.cell("1")
-        # Whoever names a file wants it, whichever cell has made it.
+        # A named file comes back, whichever cell has made it.
         result = await session.answer("2", output_files=["a.txt"])
         (text,) = [block for block in result.content if block.type == "resource"]
         assert text.resource.text == "a"
@@ -288,7 +288,7 @@ async def test_a_command_has_its_folder_input_variables_and_end(tools):
         await tools.refuses("run_command", "command", session=session.id)
 
 
-async def test_what_is_left_running_lives_on_and_prints_later(tools):
+async def test_background_processes_survive_and_print_later(tools):
     async with opened(tools) as session:
         data = await session.command("(sleep 0.3; echo late) & echo now")
         assert data["stdout"] == "now\n" and "background_output" not in data
@@ -317,7 +317,7 @@ SHOWS_LATER = {
 
 
 @pytest.mark.parametrize("language", SHOWS_LATER)
-async def test_what_is_shown_between_two_cells_belongs_to_the_next(tools, language):
+async def test_values_shown_between_cells_belong_to_the_next(tools, language):
     async with opened(tools, language) as session:
         await session.cell(SHOWS_LATER[language])
         for _ in range(3):
@@ -329,7 +329,7 @@ async def test_what_is_shown_between_two_cells_belongs_to_the_next(tools, langua
             assert data["shown"][0]["is_background"] and "is_background" not in data["shown"][-1], data
 
 
-async def test_cells_wait_for_each_other_and_not_too_many(tools):
+async def test_cells_queue_up_to_a_limit(tools):
     async with opened(tools) as session:
         await session.cell("seen = []")
         answers = {}
@@ -404,7 +404,7 @@ async def test_arguments_that_make_no_sense_are_refused_before_anything_runs(too
 
 
 @pytest.mark.any_engine
-async def test_a_handle_that_is_none_is_told_by_every_tool(tools):
+async def test_an_unknown_handle_is_reported_by_every_tool(tools):
     code = {"language": "python", "entrypoint_code": "print('ran')"}
     others = {"run_command": {"command": "true"}, "rewind_session": {"cells": 1}, "interrupt_session": {}, "close_session": {}}
     for handle in ("0" * 32, "../x", "x" * 10_000, "\x00\x1b[2J", 5, ["x"], {"a": 1}):
@@ -446,7 +446,7 @@ async def test_limits_that_are_asked_for_hold(tools):
 
 
 @pytest.mark.any_engine
-async def test_nothing_is_forbidden_but_what_the_operator_forbids(tmp_path):
+async def test_cells_are_checked_by_the_policies(tmp_path):
     config = configuration(tmp_path, policies={"apply": {"python": ["strict"]}}, pool={"size": 0, "hot": 0})
     async with serving(tmp_path, config) as (_, tools), opened(tools) as session:
         refused = await session.cell("import subprocess\nx = 1", "refused")
@@ -473,7 +473,7 @@ async def test_a_server_without_sessions_offers_none(tmp_path):
             await tools.refuses("execute_code", "session", "offers no sessions", **named)
 
 
-async def test_the_list_and_the_counts_tell_of_sessions(tools):
+async def test_the_list_and_the_counts_include_sessions(tools):
     before = await tools.counts()
     async with opened(tools) as session, opened(tools, "go") as other:
         counts = await tools.counts()

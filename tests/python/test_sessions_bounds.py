@@ -1,4 +1,4 @@
-"""The bounds of sessions: their time, their number, their memory, what they cost while nobody uses them, and whose they are."""
+"""The bounds of sessions: time, number, memory, the cost of idle ones, and their owners."""
 
 import time
 
@@ -86,7 +86,7 @@ USES = {
 }
 
 
-async def test_a_frozen_session_is_thawed_by_whatever_uses_it(server):
+async def test_any_use_thaws_a_frozen_session(server):
     tools = await Tools.of(server.client)
 
     async def check(use):
@@ -103,7 +103,7 @@ async def test_a_frozen_session_is_thawed_by_whatever_uses_it(server):
 
 
 @pytest.mark.any_engine
-async def test_a_session_ends_when_it_is_not_used_and_says_so(tmp_path):
+async def test_an_unused_session_ends_and_says_so(tmp_path):
     async with serving(tmp_path, configuration(tmp_path, pool=POOL, sessions={"idleTimeout": "3s"})) as (server, tools):
         short = await open_session(tools, idle_timeout="1s")
         session = await open_session(tools)
@@ -169,14 +169,14 @@ async def test_memory_of_all_sessions_has_a_bound(tmp_path):
         await third.cell(heap)
         await tools.is_gone(second.id, "took more than 150 MiB together", "was unused longest")
         assert set(await tools.listed()) == {first.id, third.id}
-        # One that takes more than all may is told, too, once it is not in use.
+        # A session that takes more than all may is ended, too, once it is not in use.
         await third.cell("more = bytearray(b'x') * (100 << 20)")
         await open_session(tools)
         await tools.is_gone(third.id, "took more than 150 MiB together")
 
 
 async def refused_or_gone(place, session):
-    """What a stranger is told of a session is what he is told of one that never was."""
+    """Another client gets the same answers for a session as for one that never was."""
     for tool, arguments in [
         ("execute_code", {"entrypoint_code": "x"}),
         ("run_command", {"command": "cat secret"}),
@@ -194,7 +194,7 @@ async def refused_or_gone(place, session):
 
 
 @pytest.mark.any_engine
-async def test_a_session_belongs_to_whoever_opened_it(tmp_path):
+async def test_a_session_belongs_to_the_client_that_opened_it(tmp_path):
     lines, secrets = tokens("one", "two")
     (tmp_path / "tokens").write_text("".join(lines))
     config = configuration(

@@ -1,4 +1,4 @@
-"""Sessions that are lost: what is told of them, how they are run again, and that nothing of them is left."""
+"""Lost sessions: how they are reported and run again, and that nothing of them is left."""
 
 import os
 import signal
@@ -24,7 +24,7 @@ async def replayed(tools, handle, language="python", **arguments):
     return session, session.opened["replayed"]
 
 
-async def test_what_a_lost_session_had_run_is_run_again(tools):
+async def test_the_cells_of_a_lost_session_are_run_again(tools):
     session = await open_session(tools, files=[{"filename": "given.txt", "content": "given"}])
     part = {"filename": "parts.txt", "content": "part+", "append": True}
     await session.cell("x = [open('given.txt').read()]", additional_files=[part])
@@ -112,7 +112,7 @@ async def test_a_journal_has_a_bound_and_says_what_it_forgot(tmp_path):
 
 
 @pytest.mark.any_engine
-async def test_files_of_undone_cells_come_again_and_those_that_are_too_large_are_told(tmp_path):
+async def test_files_of_undone_cells_are_sent_again_and_large_ones_are_noted(tmp_path):
     config = configuration(tmp_path, pool=POOL, sessions={"journalKB": 4})
 
     def file(name, size):
@@ -124,7 +124,7 @@ async def test_files_of_undone_cells_come_again_and_those_that_are_too_large_are
         await session.cell("while True: pass", "timeout", timeout="1s", additional_files=file("large", 9000))
         await session.cell("small = open('small').read()")
         await session.cell("large = open('huge').read()", additional_files=file("huge", 9000))
-        # What only brings files has no number of its own.
+        # A step that only brings files has no own number.
         for lost, steps in [([2, 4], 4), ([0, 2], 5)]:
             await session.close()
             gone = await tools.is_gone(session.id, "it was closed")
@@ -136,7 +136,7 @@ async def test_files_of_undone_cells_come_again_and_those_that_are_too_large_are
 
 
 @pytest.mark.any_engine
-async def test_what_takes_longer_than_a_caller_waits_is_not_run_again(tmp_path):
+async def test_steps_that_took_too_long_are_not_run_again(tmp_path):
     config = configuration(tmp_path, pool=POOL, results={"detachAfter": "1s"})
     async with serving(tmp_path, config) as (_, tools):
         session = await open_session(tools)
@@ -163,7 +163,7 @@ async def test_a_long_journal_is_cut_for_the_model_and_whole_in_the_data(tools):
 
 
 @pytest.mark.parametrize("fault", engine.RUNNING_FAULTS)
-async def test_a_sandbox_that_is_lost_while_nothing_runs_is_told(tmp_path, fault):
+async def test_a_sandbox_lost_while_idle_is_reported(tmp_path, fault):
     async with serving(tmp_path, configuration(tmp_path, pool=POOL)) as (server, tools):
         for waits in (True, False):
             session = await open_session(tools)
@@ -193,7 +193,7 @@ async def test_a_sandbox_that_is_lost_while_nothing_runs_is_told(tmp_path, fault
 
 
 @pytest.mark.parametrize("fault", [fault for fault in engine.RUNNING_FAULTS if fault != "paused"])
-async def test_a_sandbox_that_is_lost_while_a_cell_runs_is_told(tmp_path, fault):
+async def test_a_sandbox_lost_during_a_cell_is_reported(tmp_path, fault):
     async with serving(tmp_path, configuration(tmp_path, pool=POOL)) as (server, tools):
         session = await open_session(tools)
         sandbox = await sandbox_of(server, session)
@@ -219,7 +219,7 @@ async def test_sessions_end_with_the_server(tmp_path):
 
 
 @pytest.mark.any_engine
-async def test_a_server_that_is_told_to_stop_lets_cells_end_and_no_sessions(tmp_path):
+async def test_a_stopping_server_finishes_cells_and_opens_no_sessions(tmp_path):
     with (tmp_path / "log").open("w") as log:
         async with by_hand(tmp_path, configuration(tmp_path, pool=POOL), log) as server:
             await server.begin()
@@ -241,7 +241,7 @@ async def test_a_server_that_is_told_to_stop_lets_cells_end_and_no_sessions(tmp_
         assert engine.left(instance, tmp_path) == []
 
 
-async def test_what_a_dead_server_leaves_of_sessions_is_collected(tmp_path):
+async def test_leftover_sessions_of_a_dead_server_are_collected(tmp_path):
     with (tmp_path / "log").open("w") as log:
         async with by_hand(tmp_path, configuration(tmp_path, pool=POOL), log) as server:
             await server.begin()

@@ -1,4 +1,4 @@
-"""Random sequences of cells in sessions, held against a model of the variables. `sessions_model.py` runs more of them."""
+"""Random sequences of cells in sessions, compared with a model of the variables. `sessions_model.py` runs more of them."""
 
 import sessions
 from sessions_model import AT_ONCE, SETTINGS, run_many
@@ -7,7 +7,7 @@ SEED = 19
 SEQUENCES = 8
 
 
-async def test_variables_are_what_the_cells_that_were_not_undone_made_of_them(tmp_path):
+async def test_variables_agree_with_the_model(tmp_path):
     async with sessions.clients(tmp_path, "stdio", 1, **SETTINGS) as (_, [client]):
         found = await run_many(client, [f"{SEED}/{number}" for number in range(SEQUENCES)], AT_ONCE)
     assert found is None, f"{found['what']}\nafter {found['steps'][-3:]}; sessions_model.py --only {found['seed']}"

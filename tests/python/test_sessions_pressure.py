@@ -1,4 +1,4 @@
-"""What becomes of a session whose checkpoints are under pressure: memory is short, or something has killed or broken them."""
+"""Sessions whose checkpoints are under pressure: memory is short, or a process has killed or broken them."""
 
 import pytest
 from session_calls import Tools, opened
@@ -42,7 +42,7 @@ async def test_short_of_memory_a_cell_keeps_its_checkpoint(tools):
         assert await session.value("len(x), y") == f"({size}, 0)"
 
 
-async def test_short_of_memory_a_cell_without_a_checkpoint_is_told_so_and_interrupted(tools):
+async def test_short_of_memory_a_cell_without_a_checkpoint_is_interrupted_with_a_note(tools):
     async with opened(tools, memory_mb=MEMORY_MB) as session:
         await session.cell(THREAD)
         size = await filled(session)
@@ -66,7 +66,7 @@ async def test_a_cell_whose_checkpoint_was_killed_before_it_began_gets_another(t
         assert await session.value("x") == "1"
 
 
-async def test_a_cell_whose_process_and_checkpoint_were_killed_is_not_run_and_says_what_is_undone(tools):
+async def test_a_cell_whose_process_and_checkpoint_were_killed_is_not_run(tools):
     async with opened(tools) as session:
         await session.cell("x = 1")
         pid = await session.value("import os\nx = 2\nos.getpid()")
@@ -77,7 +77,7 @@ async def test_a_cell_whose_process_and_checkpoint_were_killed_is_not_run_and_sa
         assert await session.value("x") == "1"
 
 
-async def test_what_a_cell_started_ends_when_it_is_undone_for_want_of_a_newer_checkpoint(tools):
+async def test_processes_of_an_undone_cell_end_also_without_a_newer_checkpoint(tools):
     async with opened(tools) as session:
         await session.command("sleep 1000 & echo $! > before")
         await session.cell("x = 1")

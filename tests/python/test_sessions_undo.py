@@ -1,4 +1,4 @@
-"""What becomes of a session when a cell fails badly, is interrupted, cancelled, or rewound."""
+"""Sessions whose cells fail badly, are interrupted, cancelled, or rewound."""
 
 import json
 import time
@@ -10,7 +10,7 @@ from server import KINDS, configuration, listening
 from session_calls import Tools, open_session, opened, serving
 from test_http import Connection, place
 
-# Cells that fail badly: how they are called, and what is told of them.
+# Cells that fail badly: their arguments, status and message.
 BAD = {
     "timeout": ("x = 2\nwhile True: pass", {"timeout": "1s"}, "timeout", "still running after 1s"),
     "memory": ("x = 2\nheap = []\nwhile True: heap.append(bytearray(1 << 22))", {}, "out_of_memory", "memory"),
@@ -68,7 +68,7 @@ async def test_without_a_checkpoint_more_cells_are_undone(tools, how):
         assert await session.value("x") == "1"
 
 
-async def test_without_a_checkpoint_what_can_be_interrupted_keeps_its_state(tools):
+async def test_without_a_checkpoint_interrupted_cells_keep_their_state(tools):
     async with opened(tools) as session:
         await session.cell(THREAD)
         for code, arguments, status, _ in [BAD["timeout"], BAD["output"]]:
@@ -143,7 +143,7 @@ async def test_a_session_is_rewound_as_far_as_there_are_checkpoints(tools):
         assert await session.value("x") == str(list(range(4)))
 
 
-async def test_what_a_rewound_cell_started_is_gone_and_what_came_before_is_not(tools):
+async def test_rewinding_ends_the_processes_of_the_rewound_cells_only(tools):
     async with opened(tools) as session:
         await session.cell("x = 1")
         await session.command("sleep 1000 & echo $! > before")
@@ -156,7 +156,7 @@ async def test_what_a_rewound_cell_started_is_gone_and_what_came_before_is_not(t
         assert await session.value("x") == "1"
 
 
-async def test_what_runs_in_the_background_survives_the_undo_of_a_cell(tools):
+async def test_background_processes_survive_the_undo_of_a_cell(tools):
     for code, status, arguments in [("while True: pass", "timeout", {"timeout": "1s"}), ("import os; os._exit(3)", "error", {})]:
         async with opened(tools) as session:
             await session.cell("x = 1")
@@ -168,7 +168,7 @@ async def test_what_runs_in_the_background_survives_the_undo_of_a_cell(tools):
 
 
 @pytest.mark.parametrize("language", ["python", "javascript"])
-async def test_a_cell_is_interrupted_and_what_it_did_stays(tools, language):
+async def test_an_interrupted_cell_keeps_its_effects(tools, language):
     loops = {
         "python": ["x = 1\nwhile True: pass", "x += 1\nimport time; time.sleep(100)"],
         "javascript": ["x = 1; while (true);", f"x += 1; {FOREVER}"],
@@ -207,7 +207,7 @@ async def test_a_command_is_interrupted(tools):
 
 @pytest.mark.any_engine
 @pytest.mark.parametrize("kind", [KINDS[0], KINDS[3]])
-async def test_a_caller_who_goes_away_leaves_no_trace_in_the_variables(tmp_path, kind):
+async def test_a_vanished_caller_leaves_no_trace_in_the_variables(tmp_path, kind):
     async with serving(tmp_path, configuration(tmp_path, pool=POOL), kind) as (_, tools), opened(tools) as session:
         await session.cell("x = 1")
         with anyio.move_on_after(0.7):

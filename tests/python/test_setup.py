@@ -229,7 +229,7 @@ def test_always():
 
 
 @pytest.mark.parametrize(("ci", "always", "passes"), [("true", "True", True), ("true", "False", False), ("", "True", False)])
-def test_what_fails_once_is_flaky_in_continuous_integration_only(tmp_path, ci, always, passes):
+def test_a_single_failure_is_flaky_only_in_continuous_integration(tmp_path, ci, always, passes):
     for name in ("scripts/suite", "scripts/timed"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)

@@ -1,4 +1,4 @@
-"""Slips that models make in their calls: each is understood, or told in one sentence."""
+"""Mistakes that models make in their calls: each is understood, or refused in one sentence."""
 
 import anyio
 import pytest
@@ -32,7 +32,7 @@ async def one_after_the_other(items, check):
     assert not wrong, "\n".join(f"{what}: {problem}" for what, problem in wrong)
 
 
-async def test_what_can_mean_only_one_thing_is_understood(call):
+async def test_unambiguous_mistakes_are_understood(call):
     assert len(SLIPS) >= 30
 
     async def check(slip):
@@ -50,7 +50,7 @@ async def test_what_can_mean_only_one_thing_is_understood(call):
     await one_after_the_other(SLIPS, check)
 
 
-async def test_what_can_mean_several_things_is_told_in_a_sentence(call):
+async def test_ambiguous_mistakes_are_refused_in_one_sentence(call):
     async def check(told):
         result = await call(told.tool, told.arguments)
         data = result.structured_content

@@ -1,4 +1,4 @@
-"""Nothing of how a server was started reaches its programs, and every server ends as it is told to."""
+"""No part of the environment of a server reaches its programs, and every server ends on its signals."""
 
 import json
 import signal
@@ -91,7 +91,7 @@ async def started(folder, how):
 
 
 async def found(client, name):
-    """What the program prints in an interpreter of the kind that its name says."""
+    """The output of the program in an interpreter of the named kind."""
     arguments = {"language": name.split()[0], "entrypoint_code": PROGRAMS[name]}
     is_preloaded = None if " " not in name else "new" not in name
     with anyio.fail_after(FORKED_WITHIN_S):
@@ -103,7 +103,7 @@ async def found(client, name):
             await anyio.sleep(0.5)
 
 
-async def test_programs_inherit_nothing_from_the_server_s_starter(tmp_path):
+async def test_programs_inherit_nothing_from_the_parent_of_the_server(tmp_path):
     async with started(tmp_path / "plain", "plain") as client:
         expected = {name: await found(client, name) for name in PROGRAMS}
     async with started(tmp_path / "odd", "odd") as client:
@@ -141,13 +141,13 @@ def test_a_sandbox_is_made_whatever_the_umask_is(tmp_path, mask):
     arguments = ["bash", "-c", start, "bash", *isolator, "run", "--out", str(tmp_path / "out"), str(tmp_path / "main.py")]
     finished = subprocess.run(arguments, env=environment(tmp_path), capture_output=True, text=True, timeout=60)
     assert (finished.stdout, finished.stderr, finished.returncode) == ("0o22\n", "", 0)
-    # Nobody else can write into what keeps the server's state.
+    # No other user can write to the state of the server.
     for path in (tmp_path / "isolator").rglob("*"):
         assert path.stat().st_mode & 0o022 == 0, path
 
 
 @pytest.mark.only_on("embedded")
-def test_limits_that_may_not_be_raised_are_told_by_name_and_programs_run(tmp_path):
+def test_limits_that_can_not_be_raised_are_named_and_programs_run(tmp_path):
     (tmp_path / "main.py").write_text("import resource\nprint(resource.getrlimit(resource.RLIMIT_NOFILE))")
     finished = run(tmp_path, "bounded", "run", str(tmp_path / "main.py"))
     assert (finished.stdout, finished.returncode) == ("(512, 512)\n", 0), finished
@@ -156,7 +156,7 @@ def test_limits_that_may_not_be_raised_are_told_by_name_and_programs_run(tmp_pat
     assert "NPROC" not in finished.stderr
 
 
-def test_a_file_that_would_be_too_long_is_told(tmp_path):
+def test_a_file_over_the_limit_is_reported(tmp_path):
     """The kernel would end the process without a word otherwise."""
     target = tmp_path / "page"
     with target.open("w") as file:
@@ -168,7 +168,7 @@ def test_a_file_that_would_be_too_long_is_told(tmp_path):
 
 
 @pytest.mark.parametrize("how", ["plain", "odd"])
-def test_it_ends_on_sigterm_and_stays_where_its_starter_ignores_the_end_of_the_terminal(tmp_path, how):
+def test_a_server_ends_on_sigterm_and_survives_the_terminal_if_hangups_are_ignored(tmp_path, how):
     started = [*STARTER, how, *command(configuration(tmp_path, pool={"size": 0, "hot": 0})), "--http", "127.0.0.1:0"]
     with subprocess.Popen(started, env=environment(tmp_path), stderr=subprocess.PIPE, text=True) as server:
         try:

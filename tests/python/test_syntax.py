@@ -1,4 +1,4 @@
-"""What check_syntax says of a program, and what becomes of the program."""
+"""The tool check_syntax, compared with running the same programs."""
 
 import re
 
@@ -154,7 +154,7 @@ AT_ONCE = 4
 
 
 async def check_and_run(server, language, programs):
-    """What is said of each program, and what comes of it."""
+    """The check and the outcome of each program."""
     found = {}
     limit = anyio.CapacityLimiter(AT_ONCE)
 
@@ -173,7 +173,7 @@ async def check_and_run(server, language, programs):
 
 @pytest.mark.any_engine
 @pytest.mark.parametrize("language", SAID)
-async def test_what_is_valid_gets_past_the_syntax(server, language):
+async def test_valid_programs_pass_the_check(server, language):
     for code, (checked, ran) in (await check_and_run(server, language, VALID[language])).items():
         assert checked == {"valid": True}, f"{code!r}: {checked}"
         assert not re.search("SyntaxError|syntax error|expected '", ran["stderr"]), f"{code!r}: {ran['stderr']}"
@@ -181,7 +181,7 @@ async def test_what_is_valid_gets_past_the_syntax(server, language):
 
 @pytest.mark.any_engine
 @pytest.mark.parametrize("language", SAID)
-async def test_what_is_invalid_is_told_as_the_program_s_own_tools_tell_it(server, language):
+async def test_invalid_programs_get_the_error_of_their_own_tools(server, language):
     for code, (checked, ran) in (await check_and_run(server, language, INVALID[language])).items():
         said = re.search(SAID[language], ran["stderr"])
         assert said, f"{code!r}: {ran['stderr']}"

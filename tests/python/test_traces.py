@@ -27,7 +27,7 @@ OF_RUN = ["unpack", "spawn", "program"]
 
 
 class Collector:
-    """What an endpoint of the protocol has received, with the messages that the protocol's own library reads."""
+    """The messages that an endpoint has received, read by the library of the protocol."""
 
     def __init__(self, url):
         self.url = url
@@ -241,7 +241,7 @@ WRONG = {
 }
 
 
-async def test_a_variable_that_is_not_right_is_told_at_the_start_with_what_is_used(tmp_path):
+async def test_an_invalid_variable_is_reported_at_startup(tmp_path):
     with collecting() as collector:
         async with traced(tmp_path, collector.url, dict(WRONG.keys())) as (url, _, said):
             log = said()

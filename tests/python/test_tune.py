@@ -166,7 +166,7 @@ def line(language, start="hot", depth=0):
     return json.dumps(call | {"status": "success", "ms": 4.0, "bytes": bytes_}) + "\n"
 
 
-async def test_a_log_is_read_without_a_server_and_what_it_does_not_tell_is_said(tmp_path):
+async def test_a_log_is_read_without_a_server_and_gaps_are_noted(tmp_path):
     log = tmp_path / "audit.jsonl"
     old = line("python", depth=None)
     log.write_text(line("python") * 200 + line("python", depth=101) * 100 + old * 2 + line("cobol") + "rubbish\n" + old[:50])
@@ -188,7 +188,7 @@ async def test_a_log_is_read_without_a_server_and_what_it_does_not_tell_is_said(
     assert f"{large.get('cx')},{large.get('cy')} " in line_, (large.attrib, line_)
 
 
-async def test_what_can_not_be_advised_is_told(tmp_path):
+async def test_impossible_advice_is_explained(tmp_path):
     log, config = tmp_path / "audit.jsonl", configuration(tmp_path)
     nowhere = f"127.0.0.1:{free_port()}"
 
@@ -212,7 +212,7 @@ async def test_what_can_not_be_advised_is_told(tmp_path):
         assert "no calls were seen yet" in await refused(admin.removeprefix("http://"))
 
 
-async def test_a_configuration_that_can_not_be_written_is_left(tmp_path):
+async def test_an_unwritable_configuration_is_left_alone(tmp_path):
     config = configuration(tmp_path, languages={"python": {"enabled": True, "pool": {"size": 9}}})
     before = config.read_text()
     log = tmp_path / "audit.jsonl"

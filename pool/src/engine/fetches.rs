@@ -1,4 +1,4 @@
-//! Images that are being built or pulled, for those who wait for them.
+//! Images that are being built or pulled, with their progress.
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -13,13 +13,13 @@ use crate::quote::escaped;
 /// Longest part of a step's text that is kept, in characters. It is what a package manager or a registry prints.
 const MAX_STEP: usize = 100;
 
-/// What is being fetched on an engine, one image at a time; cheap to clone.
+/// The images that are fetched on an engine, one at a time; cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Fetches(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// All that are wanted, in the order in which they came.
+    /// All that were asked for, in that order.
     fetches: Mutex<Vec<Fetch>>,
     /// Notified when a turn may have come.
     changed: Notify,
@@ -37,7 +37,7 @@ struct Fetch {
     step: String,
 }
 
-/// How far an image is.
+/// The progress of an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FetchStatus {
     /// The image's name.
@@ -46,7 +46,7 @@ pub struct FetchStatus {
     pub is_built: bool,
     /// How long it has taken so far; `None` while it waits for another one.
     pub elapsed: Option<Duration>,
-    /// What is being done, in the words of whoever does it.
+    /// The current step, in the words of the tool that does it.
     pub step: String,
 }
 
@@ -67,7 +67,7 @@ impl fmt::Display for FetchStatus {
 }
 
 impl Fetches {
-    /// Notes that an image is wanted. It is no longer when the guard is dropped.
+    /// Adds an image. Dropping the guard removes it.
     pub(crate) fn begin(&self, image: &str, is_built: bool) -> Fetching {
         let mut fetches = lock(&self.0.fetches);
         let id = fetches.last().map_or(0, |last| last.id + 1);
@@ -82,7 +82,7 @@ impl Fetches {
         Fetching { fetches: self.clone(), id }
     }
 
-    /// How far an image is, if it is being fetched.
+    /// The progress of an image, if it is being fetched.
     pub(crate) fn status(&self, image: &str) -> Option<FetchStatus> {
         let fetches = lock(&self.0.fetches);
         let of_it = || fetches.iter().filter(|fetch| fetch.image == image);
@@ -95,7 +95,7 @@ impl Fetches {
         })
     }
 
-    /// Lets an image come before those that no request waits for.
+    /// Moves an image before those that no request waits for.
     pub(crate) fn hurry(&self, image: &str) {
         for fetch in lock(&self.0.fetches).iter_mut().filter(|fetch| fetch.image == image) {
             fetch.is_urgent = true;
@@ -142,7 +142,7 @@ impl Fetching {
         }
     }
 
-    /// Something else is being done now.
+    /// Sets the current step.
     pub(crate) fn step(&self, line: &str) {
         let step: String = escaped(line.trim()).chars().take(MAX_STEP).collect();
         let mut fetches = lock(&self.fetches.0.fetches);

@@ -1,4 +1,4 @@
-//! Paths of the kernel that tell of the host or change it, hidden from sandboxes on every engine.
+//! Paths of the kernel that describe the host or change it, hidden from sandboxes on every engine.
 
 use std::fs;
 
@@ -26,8 +26,8 @@ const HIDDEN: [&str; 14] = [
 pub(super) const READ_ONLY: [&str; 5] =
     ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
-/// All paths that are hidden, with those of this machine's processors: how often each was slowed down because it was
-/// too hot tells what others run there. Engines leave out what a machine does not have.
+/// All paths that are hidden, with those of this machine's processors: how often each was slowed down because it was too hot
+/// shows what others run there. Engines leave out what a machine does not have.
 pub(super) fn hidden() -> Vec<String> {
     let processors = fs::read_dir("/sys/devices/system/cpu").into_iter().flatten().flatten();
     let throttles = processors.map(|processor| processor.path().join("thermal_throttle"));

@@ -23,7 +23,7 @@ pub enum PullPolicy {
     Always,
 }
 
-/// What an image was built from. By it an image is recognized that a build would only make once more.
+/// The origin of a built image. It shows whether a build would only make the same image again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BuiltFrom {
     /// The digest of the description of the build.
@@ -33,16 +33,16 @@ pub struct BuiltFrom {
     pub base: Option<String>,
 }
 
-/// Whether a build takes what builds before it have left.
+/// Whether a build uses what earlier builds have left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Former {
-    /// The image itself, if nothing has changed, its base, and what the engine keeps of steps.
+    /// The image itself, if nothing has changed, its base, and the engine's cache of steps.
     Used,
-    /// Nothing: all is made anew.
+    /// Nothing: everything is made anew.
     Ignored,
 }
 
-/// What a line of progress begins with that says what comes next, among the lines of whatever does it.
+/// Prefix of the lines of progress that announce a step, among the lines of the tools that do it.
 pub const STEP: &str = "step ";
 
 /// Builds some images that would otherwise be pulled.
@@ -59,7 +59,7 @@ pub trait ImageBuilder: Send + Sync + 'static {
         progress: Progress<'_>,
     ) -> Result<(), EngineError>;
 
-    /// Whether the image is on the engine and is what a build would make now.
+    /// Whether the image is on the engine and a build would make the same one.
     async fn is_current(&self, _: &str) -> Result<bool, EngineError> {
         Ok(false)
     }
@@ -67,13 +67,12 @@ pub trait ImageBuilder: Send + Sync + 'static {
     /// Whether images can be built here.
     ///
     /// # Errors
-    ///
-    /// What is missing, and what to do about it.
+    /// The missing part, and how to fix it.
     async fn can_build(&self) -> Result<(), EngineError> {
         Ok(())
     }
 
-    /// Waits until nothing is left of a build that was given up, besides what the engine's store waits for.
+    /// Waits until a canceled build is cleaned up, apart from what the engine's store waits for.
     async fn settle(&self) {}
 }
 
@@ -97,7 +96,7 @@ pub struct ListedImage {
     pub size: u64,
 }
 
-/// What was removed because nothing needs it.
+/// What a removal of unneeded images has freed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Pruned {
     /// Images, and leftovers of unfinished ones.
@@ -106,7 +105,7 @@ pub struct Pruned {
     pub bytes: u64,
 }
 
-/// What an operator can do with the images of an engine, besides building and pulling them.
+/// The operator's commands on the images of an engine, besides building and pulling them.
 #[async_trait]
 pub trait ImageStore: Send + Sync + 'static {
     /// The images that Isolator has made; on the embedded engine, all images.
@@ -127,7 +126,7 @@ pub trait ImageStore: Send + Sync + 'static {
     /// Removes images that were replaced by later ones of the same name.
     async fn prune(&self) -> Result<Pruned, EngineError>;
 
-    /// Waits until nothing is left of what was begun here and given up.
+    /// Waits until everything that was canceled here is cleaned up.
     async fn settle(&self) {}
 }
 
@@ -143,7 +142,7 @@ pub struct ImageProvider {
 }
 
 impl ImageProvider {
-    /// Puts the parts together.
+    /// A provider of images for an engine.
     pub fn new(
         engine: Arc<dyn Engine>,
         builder: Arc<dyn ImageBuilder>,
@@ -177,7 +176,7 @@ impl ImageProvider {
         self.fetch(name, Former::Used, &progress).await.map(|fetched| fetched.image)
     }
 
-    /// Lets an image that waits to be fetched come before those that no request waits for.
+    /// Moves an image that waits to be fetched before those that no request waits for.
     pub fn hurry(&self, name: &str) {
         self.fetches.hurry(name);
     }
@@ -232,13 +231,12 @@ impl ImageProvider {
     /// Whether a missing image can be built here, if it is one that is built.
     ///
     /// # Errors
-    ///
-    /// What is missing for that, and what to do about it.
+    /// The missing part, and how to fix it.
     pub async fn can_fetch(&self, name: &str) -> Result<(), EngineError> {
         if self.is_built(name) { self.builder.can_build().await } else { Ok(()) }
     }
 
-    /// Waits until nothing is left of a build that was given up, besides what the engine's store waits for.
+    /// Waits until a canceled build is cleaned up, apart from what the engine's store waits for.
     pub async fn settle(&self) {
         self.builder.settle().await;
     }

@@ -127,7 +127,7 @@ impl Instance {
             let path = entry?.path();
             if path.extension().is_some_and(|extension| extension == "lock")
                 && let Some(instance) = path.file_stem().and_then(|stem| stem.to_str())
-                // Held until the file is gone: nobody else may lock it and believe that it stays.
+                // Held until the file is gone: no other instance may lock it and believe that it stays.
                 && let LockState::Free(_lock) = lock_state(&self.directory, instance)
             {
                 fs::remove_file(&path)?;
@@ -148,17 +148,17 @@ impl Drop for Instance {
 
 enum LockState {
     Held,
-    /// Nobody held it; this is the file, which is locked now.
+    /// No instance held it; this is the file, which is locked now.
     Free(File),
     Absent,
 }
 
-/// Makes a file and locks it. Another instance that sweeps may remove the file between the two, because
-/// nobody held it: then it is made again.
+/// Makes a file and locks it. Another instance that sweeps may remove the file between the two, because it was not locked: then
+/// it is made again.
 fn create_locked(path: &Path) -> io::Result<File> {
     loop {
         let lock = File::create(path)?;
-        // Somebody may be probing the file at this very moment, for microseconds.
+        // Another instance may be probing the file at this moment, for microseconds.
         flock(&lock, FlockOperation::LockExclusive)?;
         if is_at(path, &lock)? {
             return Ok(lock);
@@ -185,14 +185,14 @@ fn side_path(directory: &Path, instance: &str) -> PathBuf {
 }
 
 fn lock_state(directory: &Path, instance: &str) -> LockState {
-    // The name comes from a label, which anybody may write.
+    // The name comes from a label, which any user of the engine may write.
     if Uuid::try_parse(instance).is_err() {
         return LockState::Absent;
     }
     let path = lock_path(directory, instance);
     match File::open(&path) {
         Ok(file) => match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            // It may have been replaced since it was opened, by a file that somebody holds.
+            // It may have been replaced since it was opened, by a file that another instance holds.
             Ok(()) if matches!(is_at(&path, &file), Ok(true)) => LockState::Free(file),
             _ => LockState::Held,
         },

@@ -1,12 +1,14 @@
 //! Engines: the software that makes sandboxes.
 //!
-//! An engine does not track who owns a sandbox or when it has to be removed; its callers do. Every method
+//! An engine does not track the owner of a sandbox or when it has to be removed; its callers do. Every method
 //! may be called again after a failure. None retries by itself, except for a pause that Docker's freezer
 //! has given up.
 
 mod call;
 #[cfg(not(fuzzing))]
 pub mod docker;
+#[cfg(not(fuzzing))]
+mod docker_config;
 #[cfg(not(fuzzing))]
 pub mod embedded;
 mod fetches;
@@ -44,7 +46,7 @@ use crate::packages::PackageSet;
 /// Proportional memory (PSS) in bytes: what several processes share counts for each of them in equal parts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct WaitingMemory {
-    /// Sandboxes that were measured.
+    /// Number of measured sandboxes.
     pub count: u64,
     /// Of all processes in the sandboxes.
     pub sandboxes: u64,
@@ -88,7 +90,7 @@ impl fmt::Display for SandboxName {
 /// An image as the engine knows it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Image {
-    /// What the operator calls it.
+    /// Its name in the configuration.
     pub name: String,
     /// Digest of its content, `sha256:…`. Sandboxes are made from this, so that all of a pool have the same
     /// image even if the name gets a new meaning.
@@ -188,17 +190,17 @@ pub struct ListedSandbox {
     pub labels: Labels,
 }
 
-/// Something an operator should know.
+/// A problem that an operator should know about.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Warning {
-    /// What is wrong.
+    /// The problem.
     pub what: String,
-    /// What to do about it.
+    /// How to fix it.
     pub fix: String,
 }
 
 impl Warning {
-    /// Puts the two together.
+    /// A problem with its fix.
     pub fn new(what: impl Into<String>, fix: impl Into<String>) -> Self {
         Self { what: what.into(), fix: fix.into() }
     }
@@ -222,16 +224,16 @@ pub enum Location {
 pub struct Component {
     /// Its name.
     pub name: String,
-    /// Its version, as it says it.
+    /// Its version, as it reports it.
     pub version: String,
 }
 
-/// What an engine says about itself, for checks of a host.
+/// Facts that an engine reports about itself, for checks of a host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Facts {
     /// Where it is.
     pub location: Location,
-    /// The OCI runtime that it uses if it is not told another, if it has runtimes.
+    /// Its default OCI runtime, if it has runtimes.
     pub runtime: Option<String>,
     /// The programs that it uses to make sandboxes.
     pub components: Vec<Component>,
@@ -244,20 +246,20 @@ pub type Progress<'a> = &'a (dyn Fn(&str) + Send + Sync);
 
 /// A group of processes outside of sandboxes that has limits. Dropping it kills what is in it.
 pub trait ToolGroup: Send + Sync {
-    /// Moves a process into it, and so what the process starts from then on.
+    /// Moves a process into the group, and with it all that the process starts from then on.
     ///
     /// # Errors
     ///
     /// When the process has ended, or the kernel refuses it.
     fn take_in(&self, pid: Pid) -> io::Result<()>;
 
-    /// The limit that its processes have run into, if there is one.
+    /// The limit that its processes have reached, if any.
     fn reached(&self) -> Option<LimitKind>;
 }
 
 /// The software that makes sandboxes.
 ///
-/// Dropping a method's future stops waiting; the engine may still do what it was asked.
+/// Dropping a method's future stops waiting; the engine may still complete the call.
 #[async_trait]
 pub trait Engine: Send + Sync + 'static {
     /// Describes the engine in one line: kind, version, address.
@@ -267,11 +269,10 @@ pub trait Engine: Send + Sync + 'static {
     /// [`EngineError::Unreachable`] if nothing answers.
     async fn check(&self) -> Result<String, EngineError>;
 
-    /// What an operator should know about the engine: limits that it can't enforce, known bugs of its
-    /// version.
+    /// Problems that an operator should know about: limits that the engine can't enforce, known bugs of its version.
     async fn warnings(&self) -> Result<Vec<Warning>, EngineError>;
 
-    /// What the engine says about itself. An engine in this process has nothing to add.
+    /// Facts about the engine. An engine in this process has nothing to add.
     async fn facts(&self) -> Result<Facts, EngineError> {
         let (components, protections) = (Vec::new(), Vec::new());
         Ok(Facts { location: Location::Here, runtime: None, components, protections })
@@ -280,8 +281,7 @@ pub trait Engine: Send + Sync + 'static {
     /// Whether the engine can make such sandboxes at all. Asked once, when the pools are started.
     ///
     /// # Errors
-    ///
-    /// What the engine can't do, and how to configure it otherwise.
+    /// [`Unsupported`], with how to configure it otherwise.
     fn supports(&self, spec: &SandboxSpec) -> Result<(), Unsupported>;
 
     /// The limits that the engine can't enforce on this machine, as far as it knows by now: after the first
@@ -299,7 +299,7 @@ pub trait Engine: Send + Sync + 'static {
     /// Fetches an image from its registry.
     async fn pull_image(&self, name: &str, progress: Progress<'_>) -> Result<(), EngineError>;
 
-    /// What helps if there are more requests than this engine makes sandboxes for, in a sentence.
+    /// Advice, in a sentence, for when more requests come than this engine makes sandboxes for.
     fn advice_when_busy(&self) -> Option<&'static str> {
         None
     }
@@ -307,8 +307,7 @@ pub trait Engine: Send + Sync + 'static {
     /// Creates a sandbox, as far as can be done before its runner starts.
     async fn create(&self, name: &SandboxName, spec: &SandboxSpec) -> Result<(), EngineError>;
 
-    /// Tells that a program asks for an interpreter. An engine may make a template for the programs that come later; nobody
-    /// waits for that.
+    /// Notes that a program asks for an interpreter. An engine may make a template for later programs, in the background.
     fn asked_for(&self, _: &SandboxName, _: &Arc<SandboxSpec>, _: &AwaitedFork) {}
 
     /// Whether an interpreter could be forked into a sandbox now, better than what waits there. Changes nothing.
@@ -316,15 +315,15 @@ pub trait Engine: Send + Sync + 'static {
         false
     }
 
-    /// Tells what a program has imported, once it has ended. An engine may import ahead what programs import often.
+    /// Notes the imports of a program that has ended. An engine may import ahead what programs import often.
     fn imported(&self, _: &SandboxName, _: &Arc<SandboxSpec>, _: Imported<'_>) {}
 
-    /// Forks an interpreter into a sandbox whose runner waits for it. Whoever drops the future does not know what is in the
-    /// sandbox, either.
+    /// Forks an interpreter into a sandbox whose runner waits for it. If the future is dropped, the contents of the sandbox are
+    /// unknown.
     ///
     /// # Errors
     ///
-    /// When it is not known what is in the sandbox, which is of no more use then.
+    /// When the contents of the sandbox are unknown. It can't be used anymore.
     async fn fork(
         &self,
         _: &SandboxName,
@@ -334,8 +333,8 @@ pub trait Engine: Send + Sync + 'static {
         Ok(Forked::No(None))
     }
 
-    /// Tells that an interpreter with these modules, which was forked into a sandbox, did not get ready there, and why. An engine
-    /// gives up the template, so that the next sandboxes don't wait in vain, too.
+    /// Notes that an interpreter with these modules, which was forked into a sandbox, did not get ready there, and why. An
+    /// engine gives up the template, so that the next sandboxes don't wait in vain.
     fn not_ready(&self, _: &SandboxName, _: &Arc<SandboxSpec>, _: &[String], _: &str) {}
 
     /// Brings a set of packages to where the engine makes its sandboxes, unless it is there. Needs an image that the engine
@@ -344,7 +343,7 @@ pub trait Engine: Send + Sync + 'static {
         Ok(())
     }
 
-    /// Takes back what [`provide`](Engine::provide) has brought, and ends the templates that have the set with this hash. No
+    /// Removes what [`provide`](Engine::provide) has brought, and ends the templates that have the set with this hash. No
     /// sandbox has it anymore. Its folder may be gone.
     async fn withdraw(&self, _: &str) -> Result<(), EngineError> {
         Ok(())
@@ -354,7 +353,7 @@ pub trait Engine: Send + Sync + 'static {
     /// for that: it may be frozen, or just be thawed by another call.
     async fn bind(&self, name: &SandboxName, set: &Arc<PackageSet>) -> Result<String, EngineError>;
 
-    /// Tells that a set was not in a sandbox that was given it, so what [`provide`](Engine::provide) has brought may be gone.
+    /// Notes that a set was missing in a sandbox that was given it, so what [`provide`](Engine::provide) has brought may be gone.
     fn missed(&self, _: &PackageSet) {}
 
     /// Memory of sandboxes, of this instance or another, and of their templates, if the engine can tell. This looks at every
@@ -363,12 +362,12 @@ pub trait Engine: Send + Sync + 'static {
         None
     }
 
-    /// What counts towards the limit of a sandbox's memory now, in bytes, if the engine can tell.
+    /// Bytes that count towards the limit of a sandbox's memory now, if the engine can tell.
     async fn used_memory(&self, _: &SandboxName) -> Result<Option<u64>, EngineError> {
         Ok(None)
     }
 
-    /// How many templates are ready, if the engine has templates.
+    /// Number of templates that are ready, if the engine has templates.
     fn templates(&self) -> Option<usize> {
         None
     }
@@ -389,7 +388,7 @@ pub trait Engine: Send + Sync + 'static {
     /// Thaws the sandbox. Resuming a running one is fine.
     async fn resume(&self, name: &SandboxName) -> Result<(), EngineError>;
 
-    /// Changes what the sandbox may use, and how many processes and threads it may have.
+    /// Changes the limits of the sandbox: of its resources, and of processes and threads.
     async fn update(
         &self,
         name: &SandboxName,
@@ -397,7 +396,7 @@ pub trait Engine: Send + Sync + 'static {
         processes: u32,
     ) -> Result<(), EngineError>;
 
-    /// Whether what a sandbox was made from is still there, as far as that can be told at once.
+    /// Whether all that a sandbox was made from is still there, as far as a quick check can tell.
     fn is_intact(&self, _: &SandboxName) -> bool {
         true
     }
@@ -411,8 +410,7 @@ pub trait Engine: Send + Sync + 'static {
     /// All sandboxes with our labels, of this and other instances.
     async fn list(&self) -> Result<Vec<ListedSandbox>, EngineError>;
 
-    /// Removes what instances made besides sandboxes, such as volumes, if `dead` accepts the labels. Returns
-    /// how many were removed.
+    /// Removes what instances made besides sandboxes, such as volumes, if `dead` accepts the labels. Returns the number removed.
     async fn sweep_shared(&self, dead: LabelFilter<'_>) -> Result<usize, EngineError>;
 }
 
@@ -432,7 +430,7 @@ impl Unsupported {
     }
 }
 
-/// Why an engine did not do what it was asked.
+/// The error of a call to an engine.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
     /// No engine answers at the address.
@@ -440,7 +438,7 @@ pub enum EngineError {
     Unreachable {
         /// The address.
         address: String,
-        /// What the system said.
+        /// The system's message.
         message: String,
     },
     /// This machine does not let this user make sandboxes.
@@ -449,9 +447,9 @@ pub enum EngineError {
     /// The engine did not answer in time.
     #[error("the engine did not {call} within {deadline:?}")]
     Deadline {
-        /// What was asked.
+        /// The call.
         call: Call,
-        /// How long it had.
+        /// The deadline.
         deadline: Duration,
     },
     /// The image is not there.
@@ -463,9 +461,9 @@ pub enum EngineError {
     /// The engine refused.
     #[error("the engine could not {call}: {message}")]
     Refused {
-        /// What was asked.
+        /// The call.
         call: Call,
-        /// The engine's own words.
+        /// The engine's message.
         message: String,
     },
 }

@@ -42,30 +42,30 @@ impl Preload {
     }
 }
 
-/// What a program that has ended had imported.
+/// The imports of a program that has ended.
 #[derive(Debug, Clone, Copy)]
 pub struct Imported<'a> {
-    /// Who had sent it.
+    /// The client that sent it.
     pub client: &'a str,
     /// Whether it had an interpreter with the modules of its language.
     pub with_modules: bool,
-    /// What its source imports.
+    /// The imports in its source.
     pub imports: &'a Imports,
     /// The CPU time that it used.
     pub cpu: Duration,
 }
 
-/// What a program imports, if it can't notice that all of it was imported before.
+/// The imports of a program, if it can't notice that all of them were imported before.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Imports {
     /// The modules that it names, sorted.
     pub modules: Vec<String>,
-    /// What it imports from modules, sorted, as the module, a colon, and the name. Some of these are modules themselves, as in
-    /// `from scipy import stats`.
+    /// Names that it imports from modules, sorted, as the module, a colon, and the name. Some of these are modules themselves,
+    /// as in `from scipy import stats`.
     pub parts: Vec<String>,
 }
 
-/// What a program wants of the interpreters that wait.
+/// The waiting interpreter that a program asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Want {
     /// Which of those of its sandbox.
@@ -75,7 +75,7 @@ pub(crate) struct Want {
 }
 
 impl Want {
-    /// Only which of those of its sandbox.
+    /// One of those of its sandbox, without imports.
     pub(crate) fn only(interpreter: Wanted) -> Self {
         Self { interpreter, imports: Imports::default() }
     }
@@ -100,7 +100,7 @@ pub struct AwaitedFork {
     pub with_modules: bool,
     /// Whether the one that it wants waits in the sandbox already.
     pub is_there: bool,
-    /// What the program imports. One that has imported some of it, and nothing else, serves as well.
+    /// The program's imports. An interpreter that has imported some of them, and nothing else, serves as well.
     pub imports: Imports,
 }
 
@@ -116,7 +116,7 @@ pub enum Forked {
     No(Option<String>),
 }
 
-/// Most complaints that are kept.
+/// Maximum number of complaints that are kept.
 pub(crate) const MOST_COMPLAINTS: usize = 16;
 
 /// The state of the interpreters in a sandbox.

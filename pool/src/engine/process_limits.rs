@@ -1,5 +1,5 @@
-//! The kernel's limits of processes (`ulimit`), beside those that the operator sets: those of programs, and the server's
-//! own. Without them a sandbox would have whatever the server or the engine was started with.
+//! The kernel's limits of processes (`ulimit`), in addition to those that the operator sets: of programs, and of the server
+//! itself. Without them a sandbox would inherit those of the server or the engine.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -49,7 +49,7 @@ pub(super) const ADDRESS_SPACE: ProcessLimit = unlimited(Resource::As, "as");
 
 const STACK: u64 = 8 << 20;
 
-/// Open files of the server, for connections and sandboxes, and the most that an operator may want for programs.
+/// Open files of the server, for connections and sandboxes, and the maximum that an operator may need for programs.
 const FILES_OF_SERVER: u64 = 1 << 16;
 const MANY_FILES: u64 = 1 << 20;
 
@@ -92,19 +92,19 @@ impl ProcessLimit {
         limited(Resource::Nproc, "nproc", limit)
     }
 
-    /// The limit of a user's processes beside a sandbox's own.
+    /// The limit of a user's processes, in addition to a sandbox's own.
     pub(super) fn processes_beside(own: u64) -> Self {
         Self::processes(own.max(USER_PROCESSES))
     }
 
-    /// The limit, or less if that is all this process may give.
+    /// The limit, lowered to what this process may set.
     pub(super) fn within_own(self) -> Self {
         let own = getrlimit(self.resource).maximum;
         let least = |limit: Option<u64>| limit.into_iter().chain(own).min();
         Self { soft: least(self.soft), hard: least(self.hard), ..self }
     }
 
-    /// What is wrong with this process's own limit, if it is lower than what is needed.
+    /// The problem with this process's own limit, if it is lower than needed.
     fn problem(self) -> Option<String> {
         let own = getrlimit(self.resource).maximum?;
         let Self { name, soft: needed, .. } = self;
@@ -126,7 +126,7 @@ impl ProcessLimit {
             Resource::Rttime => "real-time CPU time",
             Resource::Sigpending => "pending signals",
             Resource::Stack => "the stack of a process",
-            // These two do nothing on any kernel of today, and these two programs are not to have.
+            // The first two do nothing on any kernel of today, and programs must not have the other two.
             Resource::Locks | Resource::Rss | Resource::Nice | Resource::Rtprio => return None,
             _ => "a resource",
         };
@@ -170,7 +170,7 @@ pub fn raise_own() {
     }
 }
 
-/// What is wrong with the limits of this process, which it may not raise. `open_files` is what a program may have.
+/// Problems with the limits of this process, which it may not raise. `open_files` is the limit of a program.
 pub fn problems(open_files: u32) -> Vec<String> {
     let others = [
         ADDRESS_SPACE,

@@ -7,7 +7,7 @@ use std::mem;
 
 use crate::engine::SandboxName;
 
-/// The most that is logged of one runner, in bytes.
+/// Maximum logged for one runner, in bytes.
 const MAX_LOGGED: usize = 4096;
 
 /// The log of one runner. An unfinished line is logged when this is dropped.
@@ -22,7 +22,7 @@ impl RunnerLog {
         Self { sandbox, line: Vec::new(), left: MAX_LOGGED }
     }
 
-    /// Logs the complete lines. Returns whether more would be logged.
+    /// Logs the complete lines. Returns whether the limit is not reached.
     pub(crate) fn pass_on(&mut self, piece: &[u8]) -> bool {
         for line in self.lines(piece) {
             self.log(&line);

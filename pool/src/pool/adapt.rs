@@ -15,26 +15,26 @@ use crate::engine::WaitingMemory;
 use crate::engine::preload::Preload;
 use crate::lock::lock;
 
-/// Between two looks while calls come.
+/// Interval between two updates while calls come.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// The same while none come: then sizes only shrink.
 const CALM_PAUSE: Duration = Duration::from_secs(10);
 
-/// Between two looks at the memory of what waits, which takes the engine a millisecond for each sandbox.
+/// Interval between two measurements of the waiting sandboxes' memory, which takes the engine a millisecond for each.
 const MEMORY_PAUSE: Duration = Duration::from_secs(30);
 
-/// How long such a look can take.
+/// Longest time for such a measurement.
 const MEMORY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How many of the last times count.
+/// Number of the last times that count.
 const LAST: usize = 9;
 
-/// What a waiting sandbox is taken to have until it was measured, in bytes: without an interpreter, with one, and with one that
+/// Assumed memory of a waiting sandbox until it was measured, in bytes: without an interpreter, with one, and with one that
 /// has imported modules.
 const UNMEASURED: [u64; 3] = [8 << 20, 16 << 20, 64 << 20];
 
-/// The last times, of which the one in the middle is typical. One that was unusual, such as the first one, changes nothing.
+/// The last times, of which the median is typical. A single unusual one, such as the first, changes nothing.
 #[derive(Debug, Default)]
 pub(super) struct Times(VecDeque<Duration>);
 
@@ -53,7 +53,7 @@ impl Times {
     }
 }
 
-/// How long replacing a sandbox took, the last times.
+/// The last times of replacing a sandbox.
 #[derive(Debug, Default)]
 pub(super) struct LeadTimes {
     pub(super) delay: Times,
@@ -61,7 +61,7 @@ pub(super) struct LeadTimes {
 }
 
 impl LeadTimes {
-    /// What is typical, if any sandbox was made.
+    /// The typical time, if any sandbox was made.
     pub(super) fn typical(&self) -> Option<LeadTime> {
         let making = self.making.typical()?;
         Some(LeadTime { delay: self.delay.typical().unwrap_or_default(), making })
@@ -78,7 +78,7 @@ pub fn unmeasured_memory(preload: Option<&Preload>) -> u64 {
     }
 }
 
-/// What size each pool should have. A pool has the place of its name, also after another configuration.
+/// The wanted size of each pool. A pool has the place of its name, even after another configuration.
 pub(crate) struct Sizing {
     sizes: Sizes,
     pools: Vec<OfName>,
@@ -147,12 +147,12 @@ pub(super) async fn follow_calls(shared: Weak<Shared>, stop: CancellationToken) 
     }
 }
 
-/// What was seen the last time.
+/// The state at the last update.
 #[derive(Default)]
 struct Look {
-    /// When memory was measured.
+    /// The time of the last measurement of memory.
     measured: Option<Instant>,
-    /// Whether less waits than the least that should.
+    /// Whether fewer sandboxes wait than the minimum.
     is_tight: bool,
 }
 
@@ -189,7 +189,7 @@ impl Look {
 }
 
 impl Pool {
-    /// Looks how much memory what waits takes, where the engine can tell.
+    /// Measures the memory of the waiting sandboxes, where the engine can.
     pub(super) async fn measure(&self) -> Option<WaitingMemory> {
         let looked = self.shared.engine.memory(self.idle.names());
         let memory = tokio::time::timeout(MEMORY_TIMEOUT, looked).await.ok().flatten()?;
@@ -199,7 +199,7 @@ impl Pool {
         Some(memory)
     }
 
-    /// Bytes for each sandbox that waits, or what that is taken to be.
+    /// Memory of each sandbox that waits, measured or assumed, in bytes.
     fn each(&self) -> u64 {
         match self.each.load(Ordering::Relaxed) {
             0 => unmeasured_memory(self.template.preload()),
@@ -207,9 +207,9 @@ impl Pool {
         }
     }
 
-    /// Makes more sandboxes, or removes some of those that wait, so that so many wait at rest.
+    /// Makes or removes sandboxes, so that `size` wait at rest.
     fn follow(&self, size: usize, is_bounded: bool) {
-        // What is configured may have changed a moment ago. Only a bound of memory comes before it.
+        // The configured size may have changed a moment ago. Only a bound of memory overrides it.
         let configured = lock(&self.size).size;
         let least = if is_bounded { 0 } else { configured.least() };
         let size = size.clamp(least, configured.most());
@@ -221,7 +221,7 @@ impl Pool {
         }
     }
 
-    /// Notes that a call takes a sandbox, for the pool's size. Returns what it finds.
+    /// Notes that a call takes a sandbox, for the pool's size. Returns the pool's state.
     pub(super) fn note_call(&self) -> FoundPool {
         let lead = lock(&self.lead).typical();
         let at = self.shared.began.elapsed();

@@ -1,12 +1,12 @@
-//! Admission: how many requests run at once, how many may wait, and whose turn it is.
+//! Admission: limits on the requests that run and wait, and the order in which they get their turns.
 //!
 //! Clients share the slots. A free slot goes to the waiting client with the fewest running requests, of several
-//! to the one whose last turn is longest ago, and no client may run more than its limit. When the queue is full,
+//! to the one with the oldest last turn, and no client may run more than its limit. When the queue is full,
 //! the client with the most queued requests loses its newest one to a client with fewer (in packet queues this is
 //! called "longest queue drop"). So a client that floods the server only slows down itself.
 //!
 //! The sandbox of a session keeps its slot for a moment after a call, because it still runs. Such a slot *rests*: it is called back
-//! as soon as somebody waits who could use it.
+//! as soon as a request waits that could use it.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -25,11 +25,11 @@ pub use self::client::{Client, Place};
 /// The limits of admission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AdmissionLimits {
-    /// Requests that run at the same time.
+    /// Maximum number of requests that run at the same time.
     pub running: usize,
-    /// How many of them one client may run, if the server has several: some slots are always left for others.
+    /// Maximum number of them for one client, if the server has several: some slots are always left for others.
     pub running_of_one: usize,
-    /// Requests that may wait for a slot.
+    /// Maximum number of requests that wait for a slot.
     pub queue: usize,
     /// Longest wait.
     pub wait: Duration,
@@ -45,7 +45,7 @@ pub enum AdmissionError {
         running: usize,
         /// Requests that wait.
         queue: usize,
-        /// How long it takes to serve those that wait, at the pace of the last ones.
+        /// Time to serve those that wait, at the pace of the last ones.
         served_in: Option<Duration>,
     },
     /// The request waited as long as it was allowed to.
@@ -58,7 +58,7 @@ pub enum AdmissionError {
         running: usize,
         /// How long the request waited.
         wait: Duration,
-        /// How long it takes to serve those that still wait, at the pace of the last ones.
+        /// Time to serve those that still wait, at the pace of the last ones.
         served_in: Option<Duration>,
     },
     /// The server is stopping.
@@ -66,7 +66,7 @@ pub enum AdmissionError {
     Closed,
 }
 
-/// When to try again, in whole seconds, because the pace of the last requests says no more.
+/// Advice when to try again, in whole seconds, because the pace of the last requests is no more exact.
 fn when(served_in: Option<Duration>) -> String {
     match served_in.map(|time| time.as_secs_f64().ceil() as u64) {
         None => "in a moment".to_owned(),
@@ -75,7 +75,7 @@ fn when(served_in: Option<Duration>) -> String {
     }
 }
 
-/// The gate in front of the pools, and of whatever else clients share. Cheap to clone.
+/// The gate in front of the pools, and of other things that clients share. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Admission {
     turns: Arc<Mutex<Turns>>,
@@ -92,7 +92,7 @@ struct Turns {
     waiting: usize,
     /// The number of the next request.
     number: u64,
-    /// How many turns there were.
+    /// Number of turns so far.
     turns: u64,
     /// The clients with running or waiting requests.
     clients: HashMap<Client, ClientQueue>,
@@ -128,12 +128,12 @@ struct Waiting {
 pub struct Admitted {
     pub(crate) admission: Admission,
     pub(crate) client: Client,
-    /// Its number if it rests, and what tells that somebody wants it.
+    /// If it rests: its number, and the signal that another request wants it.
     resting: Option<(u64, CancellationToken)>,
 }
 
 impl Admitted {
-    /// What it was for is done. Its holder gives it back as soon as it is [wanted](Self::wanted).
+    /// Lets the slot rest: its work is done. Its holder gives it back as soon as it is [wanted](Self::wanted).
     pub(crate) fn rest(&mut self) {
         if self.resting.is_some() {
             return;
@@ -148,14 +148,14 @@ impl Admitted {
         self.resting = Some((number, wanted));
     }
 
-    /// It is used again.
+    /// Uses the slot again.
     pub(crate) fn work(&mut self) {
         if let Some((number, _)) = self.resting.take() {
             lock(&self.admission.turns).resting.retain(|resting| resting.number != number);
         }
     }
 
-    /// Waits until it rests and somebody else wants it.
+    /// Waits until it rests and another request wants it.
     pub(crate) async fn wanted(&self) {
         match &self.resting {
             Some((_, wanted)) => wanted.cancelled().await,
@@ -190,7 +190,7 @@ impl Admission {
             let handed_on = self.hand_on(&mut lock(&self.turns));
             match handed_on {
                 None => return,
-                // Dropping what nobody takes takes the lock.
+                // Dropping it takes the lock.
                 Some(refused) => drop(refused),
             }
         }
@@ -215,7 +215,7 @@ impl Admission {
                 return Err(AdmissionError::Closed);
             }
             if turns.running < turns.limits.running && turns.may_start_another(client) {
-                // Nobody else is waiting who may run: a free slot is handed on at once.
+                // No other request waits that may run: a free slot is handed on at once.
                 return Ok(turns.admit(self, client));
             }
             // A slot that rests is there in a moment.
@@ -270,7 +270,7 @@ impl Admission {
         lock(&self.turns).waiting
     }
 
-    /// The clients with running or waiting requests, and how many those are.
+    /// The clients with running or waiting requests, and the number of each.
     pub(crate) fn clients(&self) -> Vec<(Client, usize, usize)> {
         let turns = lock(&self.turns);
         let of = |(client, share): (&Client, &ClientQueue)| {
@@ -287,7 +287,7 @@ impl Admission {
         turns.is_closed = true;
         turns.waiting = 0;
         for share in turns.clients.values_mut() {
-            // Dropping the senders tells them.
+            // Their receivers see that the senders are dropped.
             share.waiting.clear();
         }
     }
@@ -308,7 +308,7 @@ impl Turns {
         self.running - self.resting.len()
     }
 
-    /// Calls back as many slots that rest as those who wait could use.
+    /// Calls back as many resting slots as the waiting requests could use.
     fn call_back(&self) {
         let mut of_any = 0;
         for (client, share) in &self.clients {
@@ -349,7 +349,7 @@ impl Turns {
         }
     }
 
-    /// How many more requests of a client may run.
+    /// Number of further requests of a client that may run.
     fn may_start(&self, client: &Client) -> usize {
         if *client == Client::Host {
             return usize::MAX;
@@ -363,7 +363,7 @@ impl Turns {
     }
 
     /// The next request to run, if there is a slot: of the clients that may start another, the one that comes before all others, then
-    /// the one with the fewest running, then the one whose last turn is longest ago, and then the one that came first.
+    /// the one with the fewest running, then the one with the oldest last turn, and then the one that came first.
     fn next(&mut self) -> Option<(Client, Waiting)> {
         if self.running >= self.limits.running {
             return None;

@@ -1,4 +1,4 @@
-//! How long a pool waits after a sandbox could not be made.
+//! The pause of a pool after a sandbox could not be made.
 
 use std::time::Duration;
 
@@ -10,11 +10,11 @@ use crate::engine::Call;
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
-/// The same after an image could not be built or pulled. Somebody has to do something about that, and a pool sees without a try
-/// when the image is there.
+/// The same after an image could not be built or pulled. An operator has to fix that, and a pool notices without a try when the
+/// image is there.
 const LONGEST_PAUSE_WITHOUT_IMAGE: Duration = Duration::from_secs(10 * 60);
 
-/// After this long without a failure the next one counts as the first again. An image may take its whole time to fail besides.
+/// After this long without a failure the next one counts as the first again. An image may take its whole time to fail in addition.
 const RESET_AFTER: Duration = Duration::from_secs(60);
 
 /// The recent failures of a pool.
@@ -29,7 +29,7 @@ pub(super) struct Backoff {
 
 impl Backoff {
     /// Doubles the pause, unless the last failure was long ago. A success in between does not count:
-    /// what is made may fail at its next step. Returns whether this is news: the first failure, or another error. One with other
+    /// a sandbox that was made may fail at its next step. Returns whether this is news: the first failure, or another error. One with other
     /// numbers, such as those of a disk's free space, is the same.
     pub(super) fn failed(&mut self, error: String, is_without_image: bool) -> bool {
         let (longest, reset_after) = match is_without_image {
@@ -56,7 +56,7 @@ impl Backoff {
         self.last_error = None;
     }
 
-    /// How much of the pause is left, if any.
+    /// The rest of the pause, if any.
     pub(super) fn remaining(&self) -> Option<Duration> {
         let left = self.until?.saturating_duration_since(Instant::now());
         (!left.is_zero()).then_some(left)

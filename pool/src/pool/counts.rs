@@ -1,4 +1,4 @@
-//! What has happened in a pool, and in all of them together, since the start.
+//! Counts of a pool, and of all of them together, since the start.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Mutex;
@@ -15,11 +15,11 @@ use crate::lock::lock;
 use crate::run::outcome::{Outcome, Status};
 use crate::sandbox::SandboxError;
 
-/// The stages of a run, as a [`Receipt`] tells their times. Those of the runner, and the program's own, are parts of the last one.
+/// The stages of a run, whose times are in a [`Receipt`]. Those of the runner, and the program's own, are parts of the last one.
 pub const STAGES: [&str; 8] =
     ["queue", "checkout", "limit", "bind", "unpack", "spawn", "program", "run"];
 
-/// How many reasons are remembered why requests had no outcome.
+/// Number of remembered reasons why requests had no outcome.
 const MAX_RECENT: usize = 20;
 
 /// Why a request has no outcome.
@@ -27,13 +27,13 @@ const MAX_RECENT: usize = 20;
 pub enum Failure {
     /// The queue was full, or the request waited too long in it.
     Busy,
-    /// As many calls as may wait for one session were waiting.
+    /// The queue of the session was full.
     SessionBusy,
     /// The image is still being built or pulled.
     ImageComing,
     /// No sandbox could be made, or none in time.
     NoSandbox,
-    /// The sandbox failed, or could not do what was asked.
+    /// The sandbox failed, or could not serve the request.
     Sandbox,
     /// The server is stopping.
     Stopping,
@@ -97,26 +97,26 @@ impl Failure {
     }
 }
 
-/// What has happened in a pool. What is in an array is in the order of its `ALL`.
+/// Counts of a pool. Each array is in the order of the `ALL` of its type.
 #[derive(Debug, Default)]
 pub struct PoolCounts {
     /// Programs with an outcome, by how they got their sandbox and by their status.
     pub executions: [[Count; Status::ALL.len()]; Start::ALL.len()],
     /// Requests without an outcome, sessions that were not opened, and cells that were not run.
     pub failures: [Count; Failure::ALL.len()],
-    /// How long those with an outcome took, from their arrival to the last byte from the sandbox.
+    /// Times of programs with an outcome, from their arrival to the last byte from the sandbox.
     pub times: [Times; Start::ALL.len()],
     /// The time of each of [`STAGES`].
     pub stages: [TimeSum; STAGES.len()],
     /// Sessions that were opened, by how they got their sandbox.
     pub sessions: [Count; Start::ALL.len()],
-    /// How long opening them took, from the arrival of the request until cells could run.
+    /// Times of opening them, from the arrival of the request until cells could run.
     pub opening: Times,
     /// Cells of sessions, by their status.
     pub cells: [Count; Status::ALL.len()],
-    /// How long cells took, from their arrival to the last byte from the sandbox.
+    /// Times of cells, from their arrival to the last byte from the sandbox.
     pub cell_times: Times,
-    /// How long it took to make each sandbox.
+    /// Times of making each sandbox.
     pub made: Times,
     /// Sandboxes that could not be made.
     pub not_made: Count,
@@ -128,7 +128,7 @@ pub struct PoolCounts {
 /// A program that runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Program {
-    /// Whose it is.
+    /// Its client.
     pub client: Client,
     /// How it got its sandbox.
     pub start: Start,
@@ -214,7 +214,7 @@ impl PoolCounts {
     }
 }
 
-/// A request that is counted as cancelled if it is dropped before its end.
+/// A request that counts as cancelled if it is dropped before its end.
 pub(super) struct Counting<'a>(Option<&'a PoolCounts>);
 
 impl<'a> Counting<'a> {
@@ -238,12 +238,12 @@ impl Drop for Counting<'_> {
     }
 }
 
-/// What has happened in all pools together.
+/// Counts of all pools together.
 #[derive(Debug, Default)]
 pub struct SharedCounts {
-    /// How long each request waited to be admitted.
+    /// Times that requests waited to be admitted.
     pub queue: Times,
-    /// Sandboxes and other things that were found without an owner and removed.
+    /// Sandboxes that were found without an owner and removed.
     pub swept: Count,
     recent: Mutex<VecDeque<RecentFailure>>,
 }
@@ -251,15 +251,15 @@ pub struct SharedCounts {
 /// A reason why requests had no outcome.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecentFailure {
-    /// When that was, the last time.
+    /// When it happened the last time.
     pub at: SystemTime,
     /// The name of their pool.
     pub pool: String,
-    /// What kind of reason it is.
+    /// Its kind.
     pub failure: Failure,
     /// The error.
     pub message: String,
-    /// How many requests had it in a row.
+    /// Number of requests in a row that had it.
     pub count: u64,
 }
 
@@ -293,8 +293,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_busy_session_is_no_busy_server() {
-        // An operator who is told that the server is busy would change a setting that has nothing to do with it.
+    fn a_busy_session_is_not_counted_as_a_busy_server() {
+        // The advice for a busy server names a setting that has nothing to do with it.
         assert_eq!(Failure::of_cell(&SessionError::Busy), Some(Failure::SessionBusy));
         let closed = SessionError::Admission(AdmissionError::Closed);
         assert_eq!(Failure::of_cell(&closed), Some(Failure::Stopping));

@@ -1,6 +1,6 @@
 //! The idle set: sandboxes that wait for a request, the first few thawed, the rest paused.
 //!
-//! One lock guards all of it, so nobody finds the set empty while it is sorted, and nothing is added
+//! One lock guards all of it, so no request finds the set empty while it is sorted, and nothing is added
 //! once it is closed. A request that finds nothing waits for the next sandbox that is added.
 
 use std::collections::VecDeque;
@@ -33,22 +33,22 @@ pub(crate) struct IdleSet {
     added: Notify,
 }
 
-/// What is in the set, the oldest first.
+/// The sandboxes of the set, the oldest first.
 #[derive(Default)]
 struct Sandboxes {
-    /// How many sandboxes the set holds at most.
+    /// Maximum number of sandboxes.
     size: usize,
-    /// How many of them are thawed at rest. Unfinished ones are thawed, too, until they are finished.
+    /// Number of them that are thawed at rest. Unfinished ones are thawed, too, until they are finished.
     most_hot: usize,
     hot: VecDeque<Sandbox<Armed>>,
     paused: VecDeque<Sandbox<Paused>>,
     is_closed: bool,
 }
 
-/// What was dropped from the set.
+/// Sandboxes that were dropped from the set.
 #[derive(Debug, Default)]
 pub(crate) struct Stale {
-    /// All of it.
+    /// All of them.
     pub(crate) total: usize,
     /// Of these, sandboxes that ended by themselves right after they were made.
     pub(crate) early_exits: usize,
@@ -191,7 +191,7 @@ impl IdleSet {
         lock(&self.sandboxes).has_room()
     }
 
-    /// Drops what is dead, older than `max_age` or outdated.
+    /// Drops sandboxes that are dead, older than `max_age` or outdated.
     pub(crate) fn discard_stale(
         &self,
         max_age: Duration,
@@ -225,7 +225,7 @@ impl IdleSet {
         hot.chain(sandboxes.paused.iter().map(|sandbox| sandbox.lease.name())).cloned().collect()
     }
 
-    /// Drops what is in the set and wakes every request that waits. Nothing can be added from now on.
+    /// Drops all sandboxes and wakes every request that waits. Nothing can be added from now on.
     pub(crate) fn close(&self) {
         let mut sandboxes = lock(&self.sandboxes);
         sandboxes.is_closed = true;
@@ -241,7 +241,7 @@ impl Sandboxes {
         !self.is_closed && self.hot.len() + self.paused.len() < self.size
     }
 
-    /// The newest first: what it is made of is most likely still in the caches.
+    /// The newest first: its files are most likely still in the caches.
     fn newest(&mut self) -> Option<Idle> {
         self.newest_hot().or_else(|| self.newest_paused())
     }

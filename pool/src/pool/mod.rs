@@ -1,6 +1,6 @@
 //! One pool: sandboxes of one image, made ahead of the requests.
 //!
-//! A request takes a sandbox from the idle set, or waits for the next one, whichever way it comes. What
+//! A request takes a sandbox from the idle set, or waits for the next one, whichever way it comes. A sandbox that
 //! was made for a request that goes away is put into the idle set: no call to the engine is cut short.
 
 mod adapt;
@@ -52,20 +52,20 @@ use crate::sandbox::activity::ActivityGate;
 use crate::sandbox::reaper::Reaper;
 use crate::sandbox::{Armed, Sandbox, SandboxError};
 
-/// How long a request waits for an image that is being built or pulled. A caller can do something else in the minutes
+/// Longest time that a request waits for an image that is being built or pulled. A caller can do something else in the minutes
 /// that it takes.
-const IMAGE_PATIENCE: Duration = Duration::from_secs(5);
+const IMAGE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a request waits for a sandbox. Hosts give up a call after 60 s, and should get an error before
+/// Longest time that a request waits for a sandbox. Hosts give up a call after 60 s, and should get an error before
 /// that.
 const CHECKOUT_TIMEOUT: Duration = Duration::from_secs(45);
 
 /// The size of a pool.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PoolSize {
-    /// Sandboxes ready at rest.
+    /// Number of sandboxes ready at rest.
     pub size: Size,
-    /// How many of them stay thawed.
+    /// Number of them that stay thawed.
     pub hot: usize,
     /// Age at which an unused sandbox is replaced.
     pub max_age: Duration,
@@ -99,7 +99,7 @@ impl Start {
     }
 }
 
-/// Where a request's sandbox may come from.
+/// The source of a request's sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CheckoutSource {
     /// The idle set, or a new one, whichever is first.
@@ -119,13 +119,13 @@ pub enum CheckoutError {
     Waited {
         /// How long the request waited.
         waited: Duration,
-        /// What kept the pool from having one.
+        /// The reason why the pool had none.
         cause: String,
     },
     /// Its image is still being built or pulled, which goes on.
     #[error("{status}{}{}", .last_error.as_ref().map_or_else(String::new, |error| format!(" (the last try failed: {error})")), others(.ready))]
     ImageComing {
-        /// How far it is.
+        /// The progress.
         status: FetchStatus,
         /// Why it failed the last time, if it did.
         last_error: Option<String>,
@@ -155,9 +155,9 @@ pub struct PoolStatus {
     pub making: usize,
     /// Sandboxes that should be ready at rest, as of now.
     pub size: usize,
-    /// What that can be.
+    /// The configured bounds of that.
     pub sizes: Size,
-    /// How long replacing a sandbox typically takes, once some were made.
+    /// Typical time for replacing a sandbox, once some were made.
     pub lead: Option<LeadTime>,
     /// Requests by how they got their sandbox: hot, warm, queued, cold.
     pub starts: [u64; 4],
@@ -171,28 +171,28 @@ pub struct PoolStatus {
     pub preload: PreloadStatus,
 }
 
-/// What the pools of one server share.
+/// Everything that the pools of one server share.
 pub(crate) struct Shared {
     pub(crate) engine: Arc<dyn Engine>,
     pub(crate) images: ImageProvider,
     pub(crate) instance: Arc<Instance>,
     pub(crate) reaper: Reaper,
-    /// Sandboxes made at the same time for the pools.
+    /// Slots for sandboxes that are made for the pools.
     pub(crate) refills: Arc<Semaphore>,
-    /// Sandboxes made at the same time for requests, those included that went away meanwhile.
+    /// Slots for sandboxes that are made for requests, those included that went away meanwhile.
     pub(crate) cold_starts: Arc<Semaphore>,
-    /// The tasks that make sandboxes: what they are doing must end before the last sweep.
+    /// The tasks that make sandboxes: their calls must end before the last sweep.
     pub(crate) makers: TaskTracker,
     pub(crate) tasks: TaskTracker,
     pub(crate) stop: CancellationToken,
     pub(crate) next_number: AtomicU64,
     pub(crate) activity: Arc<ActivityGate>,
     pub(crate) counts: SharedCounts,
-    /// What size each pool should have.
+    /// The wanted size of each pool.
     pub(crate) sizing: Mutex<Sizing>,
     /// A call has come, or sizes were configured.
     pub(crate) called: Notify,
-    /// When the pools began.
+    /// The start of the pools.
     pub(crate) began: Instant,
 }
 
@@ -202,7 +202,7 @@ pub(crate) struct Pool {
     template: Template,
     /// Its place among the pools, which is that of its name.
     place: usize,
-    /// What is configured. What is wanted now is the size of `idle`.
+    /// The configured size. The wanted one is that of `idle`.
     size: Mutex<PoolSize>,
     idle: IdleSet,
     /// Sandboxes on their way into the idle set.
@@ -216,7 +216,7 @@ pub(crate) struct Pool {
     backoff: Mutex<Backoff>,
     /// Wakes the task that maintains the pool.
     wake: Arc<Notify>,
-    /// What has happened in it, and in the pools of the same name before it.
+    /// Counts of this pool, and of the pools of the same name before it.
     counts: Arc<PoolCounts>,
     lead: Mutex<LeadTimes>,
     /// Bytes that each waiting sandbox takes; 0 until that was measured.
@@ -258,7 +258,7 @@ impl Pool {
         pool
     }
 
-    /// Changes how many sandboxes can wait. Those that are too many are removed, and those that are missing are made.
+    /// Changes the number of sandboxes that can wait. Surplus ones are removed, and missing ones are made.
     pub(crate) fn resize(&self, size: PoolSize) {
         if std::mem::replace(&mut *lock(&self.size), size) == size {
             return;
@@ -267,7 +267,7 @@ impl Pool {
         self.set_wanted(wanted);
     }
 
-    /// Changes how many sandboxes should wait now.
+    /// Changes the number of sandboxes that should wait now.
     fn set_wanted(&self, wanted: usize) {
         self.idle.resize(wanted, lock(&self.size).hot);
         self.preloading.resize(wanted);
@@ -288,12 +288,12 @@ impl Pool {
     }
 
     /// The interpreter that a request wants. If it is the one with modules, the next sandbox gets them without waiting
-    /// for a calm moment, because others like it may follow.
+    /// for an idle moment, because others like it may follow.
     pub(crate) fn expect(&self, request: &RunRequest) -> Want {
         let Some(preload) = self.template.preload() else { return Want::only(Wanted::New) };
         let mut want = interpreter::wanted(preload, &request.workspace, &request.argv);
         if request.packages.is_some() && want.interpreter == Wanted::Loaded {
-            // What was imported ahead could be another version than the set has.
+            // A module that was imported ahead could be another version than the set has.
             want.interpreter = Wanted::Bare;
         }
         if want.interpreter == Wanted::Loaded {
@@ -341,7 +341,7 @@ impl Pool {
     async fn image_coming(&self) -> FetchStatus {
         loop {
             self.shared.images.hurry(self.template.image());
-            tokio::time::sleep(IMAGE_PATIENCE).await;
+            tokio::time::sleep(IMAGE_TIMEOUT).await;
             if let Some(status) = self.shared.images.fetching(self.template.image()) {
                 return status;
             }
@@ -410,7 +410,7 @@ impl Pool {
         }
     }
 
-    /// What a request is waiting for.
+    /// The reason why a request is waiting.
     fn delay(&self) -> String {
         self.last_error().unwrap_or_else(|| match self.shared.reaper.leaving() {
             0 => "the engine is very slow".to_owned(),

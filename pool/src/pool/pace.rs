@@ -1,15 +1,15 @@
-//! How many requests are served in a time, as long as others wait.
+//! The pace at which requests are served while others wait.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How many of the last requests count, and how few say nothing.
+/// Number of the last requests that count, and the least that say anything.
 const MOST: usize = 32;
 const FEWEST: usize = 3;
 
-/// When the last requests were served while others waited. If nobody waits, the pace is that of the clients.
+/// The times at which the last requests were served while others waited. If none waits, the pace is that of the clients.
 #[derive(Debug, Default)]
 pub(super) struct Pace(VecDeque<Instant>);
 
@@ -26,7 +26,7 @@ impl Pace {
         self.0.push_back(Instant::now());
     }
 
-    /// How long it takes to serve so many more; `None` if too few were served to say.
+    /// Time to serve this number of requests; `None` if too few were served to say.
     pub(super) fn time_for(&self, requests: usize) -> Option<Duration> {
         let (first, last) = (self.0.front()?, self.0.back()?);
         let pauses = u32::try_from(self.0.len() - 1).ok().filter(|_| self.0.len() >= FEWEST)?;

@@ -35,7 +35,7 @@ const REMOVE_ALL_TIMEOUT: Duration = Duration::from_secs(20);
 /// Limits of all pools together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PoolsLimits {
-    /// How many requests run and wait.
+    /// Numbers of requests that run and wait.
     pub admission: AdmissionLimits,
     /// Sandboxes made at the same time for the pools.
     pub refills: usize,
@@ -46,13 +46,13 @@ pub struct PoolsLimits {
 /// One pool's description.
 #[derive(Debug, Clone)]
 pub struct PoolSpec {
-    /// What each sandbox is.
+    /// Its sandboxes.
     pub sandbox: SandboxSpec,
-    /// How many there are.
+    /// Their number.
     pub size: PoolSize,
 }
 
-/// What has happened in pools, by their names.
+/// Counts of pools, by their names.
 pub(super) type CountsByName = BTreeMap<String, Arc<PoolCounts>>;
 
 /// The pools of a configuration, by the name under which requests ask for them.
@@ -60,9 +60,9 @@ pub struct Pools {
     pub(super) shared: Arc<Shared>,
     pub(super) admission: Admission,
     pub(super) pools: BTreeMap<String, Arc<Pool>>,
-    /// What has happened in them, and in those of former configurations, whose programs may still run.
+    /// Their counts, and those of pools of former configurations, whose programs may still run.
     pub(super) counts: CountsByName,
-    /// What is configured for them.
+    /// Their configured sizes.
     pub(super) sizes: BTreeMap<String, PoolSize>,
     pub(super) limits: PoolsLimits,
     /// Ends runs that outlast the drain.
@@ -131,8 +131,8 @@ impl Pools {
         self.pools.get(name).ok_or_else(|| ExecuteError::NoSuchPool(name.to_owned()))
     }
 
-    /// Brings a set of packages to where the sandboxes of the pool `name` are made, so that the first request with it does not have
-    /// to wait for that. Dropping the future stops waiting; what was brought so far is of no use, and is removed with the rest at
+    /// Copies a set of packages to where the sandboxes of the pool `name` are made, so that the first request with it does not have
+    /// to wait for that. Dropping the future stops waiting; an unfinished copy is of no use, and is removed with the rest at
     /// the end of the server.
     ///
     /// # Errors
@@ -153,7 +153,7 @@ impl Pools {
         }
     }
 
-    /// Takes back the set of packages with this hash from where sandboxes are made. No sandbox may have it anymore: that is so when
+    /// Removes the set of packages with this hash from where sandboxes are made. No sandbox may use it anymore: none does when
     /// this server has no reference to the set.
     ///
     /// # Errors
@@ -173,12 +173,12 @@ impl Pools {
         self.shared.engine.tool_group(name, memory, processes).await
     }
 
-    /// What helps if there are more requests than the engine makes sandboxes for, in a sentence.
+    /// Advice for an operator with more requests than the engine makes sandboxes for, in a sentence.
     pub fn advice_when_busy(&self) -> Option<&'static str> {
         self.shared.engine.advice_when_busy()
     }
 
-    /// Names the pools that a caller can use meanwhile, if the image of the one it asked for is still coming.
+    /// Adds the names of the pools that a caller can use meanwhile, if the image of the requested one is still being fetched.
     pub(super) fn with_ready(&self, mut error: CheckoutError) -> CheckoutError {
         if let CheckoutError::ImageComing { ready, .. } = &mut error {
             let is_ready = |(_, pool): &(&String, &Arc<Pool>)| pool.has_image();
@@ -209,23 +209,23 @@ impl Pools {
         self.pools.iter().map(|(name, pool)| (name.as_str(), pool.status())).collect()
     }
 
-    /// What has happened in each pool since the start, by its name. Those of former configurations are among them.
+    /// Counts of each pool since the start, by its name. Those of former configurations are among them.
     pub fn counts(&self) -> impl Iterator<Item = (&str, &PoolCounts)> {
         self.counts.iter().map(|(name, counts)| (name.as_str(), &**counts))
     }
 
-    /// The same of one pool, if there was one of this name.
+    /// Counts of one pool, if there was one of this name.
     pub fn counts_of(&self, name: &str) -> Option<&PoolCounts> {
         self.counts.get(name).map(|counts| &**counts)
     }
 
-    /// Counts a cell or command of a session that was not run, if that was not for a reason of its own.
+    /// Counts a cell or command of a session that was not run, unless the session or the cell itself was the reason.
     pub fn count_failed_cell(&self, name: &str, error: &SessionError) {
         let Some(failure) = Failure::of_cell(error) else { return };
         self.count_failure(name, failure, error.to_string());
     }
 
-    /// Counts what was not run, for a reason that is not the pools'.
+    /// Counts a request that was not run, for a reason outside of the pools.
     pub fn count_failure(&self, name: &str, failure: Failure, message: String) {
         if let Some(counts) = self.counts_of(name) {
             counts.failures[failure as usize].add(1);
@@ -233,22 +233,22 @@ impl Pools {
         self.shared.counts.failed(name, failure, message);
     }
 
-    /// What has happened in all pools together since the start.
+    /// Counts of all pools together since the start.
     pub fn shared_counts(&self) -> &SharedCounts {
         &self.shared.counts
     }
 
-    /// Used sandboxes that were removed since the start.
+    /// Number of used sandboxes that were removed since the start.
     pub fn removed(&self) -> u64 {
         self.shared.reaper.removed()
     }
 
-    /// Templates that the engine has ready, if it has templates.
+    /// Number of templates that the engine has ready, if it has templates.
     pub fn templates(&self) -> Option<usize> {
         self.shared.engine.templates()
     }
 
-    /// Memory of the sandboxes that wait in each pool, and of the templates that they share, if the engine can tell.
+    /// Memory of the sandboxes that wait in each pool, and of the templates that they share, if the engine knows.
     pub async fn memory(&self) -> BTreeMap<&str, WaitingMemory> {
         let mut found = BTreeMap::new();
         for (name, pool) in &self.pools {
@@ -259,27 +259,27 @@ impl Pools {
         found
     }
 
-    /// Runs a task beside those of the pools. It must end by itself when the pools are closed.
+    /// Runs a task along with those of the pools. It must end by itself when the pools are closed.
     pub fn track(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.shared.tasks.spawn(task);
     }
 
-    /// Limits that do not hold, because the engine can't enforce them here.
+    /// Limits that the engine can't enforce here.
     pub fn unenforced(&self) -> Vec<LimitKind> {
         self.shared.engine.unenforced()
     }
 
-    /// Requests that run, and requests that wait.
+    /// Numbers of requests that run and that wait.
     pub fn load(&self) -> (usize, usize) {
         (self.admission.running(), self.admission.waiting())
     }
 
-    /// The clients with requests that run or wait, and how many of each they have.
+    /// The clients with requests that run or wait, and the number of each.
     pub fn clients(&self) -> Vec<(Client, usize, usize)> {
         self.admission.clients()
     }
 
-    /// Used sandboxes that are not removed yet.
+    /// Number of used sandboxes that are not removed yet.
     pub fn leaving(&self) -> usize {
         self.shared.reaper.leaving()
     }
@@ -301,7 +301,7 @@ impl Pools {
     ///
     /// # Errors
     ///
-    /// When the engine did not let everything be removed; the next start sweeps it.
+    /// When the engine could not remove everything; the next start sweeps it.
     pub async fn close(&self, drain: Duration) -> Result<(), EngineError> {
         self.shared.stop.cancel();
         self.admission.close();

@@ -1,4 +1,4 @@
-//! When modules are imported ahead in a pool's sandboxes.
+//! The schedule for importing modules ahead in a pool's sandboxes.
 //!
 //! Importing pandas keeps a core busy for as long as making many sandboxes does. So it is done in one
 //! sandbox at a time, and only while no request comes, unless a request has just used some.
@@ -18,7 +18,7 @@ const PARALLEL_LOADS: usize = 1;
 pub(super) struct PreloadSchedule {
     loads: Semaphore,
     /// Requests that wanted modules. Each may have been served by the only sandbox that has them, so for
-    /// each one sandbox is loaded without waiting for a calm moment.
+    /// each one sandbox is loaded without waiting for an idle moment.
     credit: AtomicUsize,
     /// The most credit that is of use: one for each sandbox of the pool.
     max_credit: AtomicUsize,

@@ -14,13 +14,13 @@ use crate::sandbox::SandboxError;
 /// The state of a pool when a call took a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FoundPool {
-    /// When, since the pools were started.
+    /// Time of the call, since the pools were started.
     pub at: Duration,
-    /// How many sandboxes of the pool were being made.
+    /// Number of sandboxes of the pool that were being made.
     pub depth: usize,
-    /// How long replacing one typically took, if some were made.
+    /// Typical time for replacing one, if some were made.
     pub lead: Option<LeadTime>,
-    /// Bytes of each that waited, if that was measured.
+    /// Memory of each sandbox that waited, in bytes, if that was measured.
     pub sandbox_bytes: Option<u64>,
 }
 
@@ -39,7 +39,7 @@ pub struct Receipt {
     pub run: RunTimes,
     /// Digest of the image.
     pub image: String,
-    /// Limits that did not hold, because the engine can't enforce them here.
+    /// Limits that the engine can't enforce here.
     pub unenforced: Vec<LimitKind>,
 }
 

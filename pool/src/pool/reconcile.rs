@@ -1,4 +1,4 @@
-//! Finds sandboxes that nobody leases.
+//! Finds sandboxes without a lease.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::engine::{Call, bounded};
 /// How often to look for sandboxes that appeared after their creation had timed out.
 const RECONCILE_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Removes sandboxes of this instance that nobody leases: they were created after the call had timed out.
+/// Removes sandboxes of this instance without a lease: they were created after the call had timed out.
 ///
 /// A name must be unknown twice in a row, because the container that fills a volume has no lease and exists
 /// for a moment.

@@ -14,12 +14,12 @@ use super::sizing::Size;
 use super::{Pool, PoolSize};
 use crate::engine::Unsupported;
 
-/// How often is looked whether new pools are filled.
+/// Interval at which new pools are checked to be full.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 impl Pools {
     /// The pools of another configuration, which share all else with these. Those whose sandboxes are to be the same are the
-    /// same pools. The others are started, and fill beside these. Nothing else changes until [`take_over`](Self::take_over);
+    /// same pools. The others are started, and fill along with these. Nothing else changes until [`take_over`](Self::take_over);
     /// if the result is dropped instead, what it has made is removed.
     ///
     /// # Errors
@@ -65,7 +65,7 @@ impl Pools {
         self.pools.iter().filter(is_new).map(|(name, _)| name.as_str()).collect()
     }
 
-    /// Waits until the pools are full, but for those whose sandboxes can't be made at this moment. Returns whether the server
+    /// Waits until the pools are full, except those whose sandboxes can't be made at this moment. Returns whether the server
     /// goes on.
     pub async fn filled(&self) -> bool {
         let filled = async {
@@ -105,7 +105,7 @@ impl Pools {
         self.pools.get(name).is_some_and(|own| Arc::ptr_eq(own, pool))
     }
 
-    /// Changes how many slots there are. Those that are in use go when they are given back.
+    /// Changes the number of slots. Surplus slots that are in use are removed when they are given back.
     fn resize(&self, slots: &Arc<Semaphore>, before: usize, now: usize) {
         slots.add_permits(now.saturating_sub(before));
         let less = before.saturating_sub(now);
@@ -115,7 +115,7 @@ impl Pools {
             self.shared.tasks.spawn(async move {
                 tokio::select! {
                     () = stop.cancelled() => {}
-                    // Nobody closes it.
+                    // It is never closed.
                     taken = slots.acquire_many(left) => taken.into_iter().for_each(|it| it.forget()),
                 }
             });

@@ -1,7 +1,7 @@
 //! The refill: sandboxes on their way into the idle set of a pool.
 //!
 //! A task for each pool maintains its idle set: it wakes when a sandbox was taken, died or grew too old.
-//! Making a sandbox is always a task of its own, which a request may wait for but never owns.
+//! Making a sandbox is always a separate task, which a request may wait for but never owns.
 
 use std::fmt;
 use std::sync::atomic::Ordering;
@@ -19,7 +19,7 @@ use crate::engine::preload::{MOST_COMPLAINTS, PreloadStatus};
 use crate::lock::lock;
 use crate::sandbox::{Armed, Missing, Paused, Sandbox, SandboxError};
 
-/// How often a pool is maintained if nothing happens. Dead sandboxes are noticed at once; this finds old
+/// Interval at which a pool is maintained if nothing happens. Dead sandboxes are noticed at once; this finds old
 /// ones.
 const MAINTAIN_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -42,7 +42,7 @@ pub(super) async fn keep_full(pool: Weak<Pool>, stop: CancellationToken) {
     }
 }
 
-/// How often a pool looks whether its image was replaced by another of the same name: asking Docker takes it 2 ms.
+/// Interval at which a pool checks whether its image was replaced by another of the same name: asking Docker takes it 2 ms.
 const IMAGE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Lets a pool follow the name of its image until it is dropped or the server stops.
@@ -111,8 +111,8 @@ impl Pool {
         }
     }
 
-    /// Starts what is missing, unless the engine failed a moment ago. Returns when to look again. `delay` is how long this had to
-    /// wait.
+    /// Starts making the missing sandboxes, unless the engine failed a moment ago. Returns when to look again. `delay` is the time
+    /// that this had to wait.
     fn maintain(self: &Arc<Self>, delay: Duration) -> Duration {
         let is_outdated = |sandbox: &SandboxSpec| self.template.is_outdated(sandbox);
         let stale = self.idle.discard_stale(lock(&self.size).max_age, is_outdated);
@@ -128,7 +128,7 @@ impl Pool {
         }
         let (hot, paused) = self.idle.len();
         let coming = self.coming.load(Ordering::Relaxed);
-        // Where none should wait, one is tried after a failure: otherwise nothing would show that calls are served again.
+        // Where none should wait, one is tried after a failure: otherwise nothing would show that the engine works again.
         let has_failed = self.last_error().is_some();
         let wanted = self.idle.size().max(usize::from(has_failed));
         let mut missing = hot + paused + coming..wanted;
@@ -156,7 +156,7 @@ impl Pool {
                 self.wake.notify_one();
             }
             Ok(false) => {}
-            // Whoever makes the next sandbox tells of it.
+            // The task that makes the next sandbox reports it.
             Err(error) => {
                 let image = self.template.image();
                 tracing::debug!(%image, %error, "could not look whether the image was replaced");
@@ -306,7 +306,7 @@ impl Pool {
     }
 
     /// Gives a sandbox to a request that waits, as it is: that is sooner than a better one later, and
-    /// pausing it would cost time twice. Returns it if nobody waits, unless there is no room for it or its image was replaced.
+    /// pausing it would cost time twice. Returns it if no request waits, unless there is no room for it or its image was replaced.
     fn hand_over(&self, sandbox: Sandbox<Armed>) -> Option<Sandbox<Armed>> {
         if !self.idle.has_room() {
             return None;
@@ -340,7 +340,7 @@ impl Pool {
                 known.complaints.push(complaint.clone());
             }
         }
-        // Before the modules are imported it takes less memory, and may have nothing to complain of.
+        // Before the modules are imported it takes less memory, and may have no complaints.
         if missing.is_none() {
             *known = status;
         }

@@ -206,7 +206,7 @@ impl Pools {
                     // The idle ones may have ended with it, and their streams not yet.
                     source = CheckoutSource::New;
                     if matches!(error, ExecuteError::Run(RunError::NotForked(_))) {
-                        // The next fork may fail in the same way, and an interpreter of its own can run the program.
+                        // The next fork may fail in the same way, and a new interpreter can run the program.
                         want = Want::only(Wanted::New);
                     }
                 }

@@ -28,9 +28,9 @@ pub enum Size {
     Fixed(usize),
     /// As many as the calls need.
     Adaptive {
-        /// At least so many.
+        /// Minimum.
         min: usize,
-        /// At most so many; no more than [`MOST`].
+        /// Maximum; no more than [`MOST`].
         max: usize,
         /// The share of calls that should find one ready, from 0 to 1.
         target: f64,
@@ -60,7 +60,7 @@ impl Size {
 pub struct LeadTime {
     /// Until it can begin, because calls have just begun.
     pub delay: Duration,
-    /// From then until the sandbox waits. Only so many are made at the same time.
+    /// From then until the sandbox waits.
     pub making: Duration,
 }
 
@@ -152,7 +152,7 @@ impl Depths {
     }
 }
 
-/// What is known of a pool's calls since the beginning.
+/// The calls of a pool since the beginning.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Seen {
     /// The calls that were served, by their depth.
@@ -164,14 +164,14 @@ pub struct Seen {
 /// The calls of some pools whose sandboxes are made side by side.
 #[derive(Debug)]
 struct Demand {
-    /// When each of those that make sandboxes is free again, if every call's sandbox is replaced.
+    /// The times at which the slots for making sandboxes are free again, if every call's sandbox is replaced.
     makers: Vec<Duration>,
     pools: Vec<OfPool>,
 }
 
 #[derive(Debug, Default)]
 struct OfPool {
-    /// When each of the sandboxes that are being made will wait.
+    /// The times at which the sandboxes that are being made will wait.
     ends: VecDeque<Duration>,
     recent: Depths,
     seen: Seen,
@@ -179,13 +179,13 @@ struct OfPool {
 }
 
 impl Demand {
-    /// Of so many pools, for which so many sandboxes are made at the same time.
+    /// The demand of `pools` pools, for which `refills` sandboxes are made at the same time.
     fn new(refills: usize, pools: usize) -> Self {
         let pools = std::iter::repeat_with(OfPool::default).take(pools).collect();
         Self { makers: vec![Duration::ZERO; refills.max(1)], pools }
     }
 
-    /// From now on, so many sandboxes are made at the same time.
+    /// Changes the number of sandboxes that are made at the same time.
     fn set_refills(&mut self, refills: usize) {
         self.makers.resize(refills.max(1), Duration::ZERO);
     }
@@ -197,7 +197,7 @@ impl Demand {
             pool.ends.pop_front();
         }
         let depth = pool.ends.len();
-        // What comes beyond that is not made in time for anybody.
+        // Sandboxes beyond that are not made in time for any call.
         if depth < MOST
             && let Some(free) = self.makers.iter_mut().min()
         {
@@ -230,12 +230,12 @@ impl Slow {
     }
 }
 
-/// What a pool asks of the memory that all share.
+/// A pool's request for a part of the memory that all share.
 #[derive(Debug, Clone, Copy)]
 pub struct Ask<'a> {
-    /// Before anybody has more than that.
+    /// Number of sandboxes that each pool gets before any gets more.
     pub min: usize,
-    /// As many as it wants.
+    /// Wanted number of sandboxes.
     pub wanted: usize,
     /// Bytes for each.
     pub each: u64,
@@ -243,7 +243,7 @@ pub struct Ask<'a> {
     pub depths: &'a Depths,
 }
 
-/// Sizes that fit into so many bytes together. First come the minima, one for each pool after the other. What is left goes one by
+/// Sizes that fit into `memory` bytes together. First come the minima, one for each pool after the other. The rest goes one by
 /// one to the pool where it serves the most calls for each byte.
 pub fn fit(asks: &[Ask<'_>], memory: Option<u64>) -> Vec<usize> {
     let Some(mut left) = memory else { return asks.iter().map(|ask| ask.wanted).collect() };
@@ -282,7 +282,7 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    /// Of pools for which so many sandboxes are made at the same time, within so many bytes if there is a bound.
+    /// The sizes of pools for which `refills` sandboxes are made at the same time, within `memory` bytes if there is a bound.
     pub fn new(refills: usize, memory: Option<u64>, sizes: impl IntoIterator<Item = Size>) -> Self {
         let at_first = |size: Size| (size, Slow { size: size.least(), less_since: None });
         let pools: Vec<_> = sizes.into_iter().map(at_first).collect();
@@ -303,7 +303,7 @@ impl Sizes {
         }
     }
 
-    /// What is known of a pool.
+    /// The calls of a pool.
     pub fn seen(&self, pool: usize) -> Option<&Seen> {
         self.demand.pools.get(pool).map(|pool| &pool.seen)
     }
@@ -315,7 +315,7 @@ impl Sizes {
         self.pools.len() - 1
     }
 
-    /// From now on, so many sandboxes are made at the same time.
+    /// Changes the number of sandboxes that are made at the same time.
     pub fn set_refills(&mut self, refills: usize) {
         self.demand.set_refills(refills);
     }
@@ -402,7 +402,7 @@ mod tests {
             [0.0, 0.9, 0.98, 1.0, 1.0]
         );
         assert_eq!((Depths::default().share(3), Depths::default().wanted(0.99)), (None, 0));
-        // What is deeper than all sizes can't be served.
+        // Calls that are deeper than all sizes can't be served.
         let mut deep = Depths::default();
         (0..MOST * 2).for_each(|depth| deep.add(depth));
         assert_eq!((deep.wanted(1.0), deep.share(MOST * 2)), (MOST, Some(0.5)));

@@ -1,4 +1,4 @@
-//! What the sandboxes of a pool are made from.
+//! The template of a pool's sandboxes.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -96,7 +96,7 @@ impl Template {
             true => tracing::info!(image = self.image(), "{line}"),
             false => tracing::debug!(image = self.image(), "{line}"),
         };
-        // Fetching may take minutes, and nobody waits for it when the server stops.
+        // Fetching may take minutes, and a server that stops does not wait for it.
         let found = tokio::select! {
             biased;
             () = shared.stop.cancelled() => None,

@@ -66,7 +66,7 @@ pub(crate) enum RunnerReport<T> {
 }
 
 impl<T: DeserializeOwned> RunnerReport<T> {
-    /// Reads the report in a frame, if it is one. A report of what was done has the kind `done`.
+    /// Reads the report in a frame, if it is one. A report of success has the kind `done`.
     pub(crate) fn read(done: Kind, kind: Kind, payload: &[u8]) -> Result<Option<Self>, WireError> {
         Ok(match kind {
             Kind::Failed => Some(Self::Failed(wire::parse_message(kind, payload)?)),

@@ -1,6 +1,6 @@
-//! Which of the interpreters that wait may run a program.
+//! The choice of a waiting interpreter for a program.
 //!
-//! A program must not be able to tell that its interpreter was started ahead of it. Most can't. Those that can say so in
+//! A program must not notice that its interpreter was started ahead of it. Most can't. Those that can show it in
 //! their source: they look at the process, at the interpreter's objects or its clock, or they change something before
 //! an import that the import would have seen. So the source is searched for the names by which this is done. A name that
 //! means something else costs a slower start and nothing more; so no source is parsed.
@@ -194,7 +194,7 @@ fn first_influence(code: &[u8]) -> Option<usize> {
 struct Import {
     at: usize,
     modules: Vec<String>,
-    /// What is imported from the module: see [`Imports::parts`].
+    /// The names that are imported from the module: see [`Imports::parts`].
     parts: Vec<String>,
 }
 

@@ -29,24 +29,24 @@ use crate::sandbox::{Armed, Sandbox, SandboxError};
 pub use self::exchange::ExchangeError;
 pub use self::request::RunRequest;
 
-/// How much longer than the program's deadline the server waits for the runner's report: it has to
+/// Time that the server waits for the runner's report after the program's deadline: the runner has to
 /// kill, to drain and to send, on the sandbox's share of the CPU.
 const REPORT_GRACE: Duration = Duration::from_secs(5);
 
-/// From the first byte sent to the program's start: transfer and unpacking on the sandbox's share of
+/// Longest time from the first byte sent to the program's start: transfer and unpacking on the sandbox's share of
 /// the CPU.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Where the time of a run went.
+/// The times of a run's parts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RunTimes {
     /// Changing the sandbox's limits, where the request asked for others.
     pub limit: Duration,
     /// Giving the sandbox a set of packages, where the request asked for one.
     pub bind: Duration,
-    /// Unpacking the workspace, as the runner tells.
+    /// Unpacking the workspace, as the runner reports.
     pub unpack: Duration,
-    /// Starting the program, as the runner tells.
+    /// Starting the program, as the runner reports.
     pub spawn: Duration,
     /// Whether an interpreter that was started ahead took the program.
     pub preloaded: bool,
@@ -78,7 +78,7 @@ pub enum RunError {
     /// The sandbox did not get the limits of the request. The program has not begun.
     #[error("the sandbox did not get its limits, so the program was not started: {0}")]
     NotLimited(#[source] SandboxError),
-    /// An interpreter was being forked into the sandbox for the program, and it is not known what came of it. The program
+    /// An interpreter was being forked into the sandbox for the program, and the result is not known. The program
     /// has not begun.
     #[error("no interpreter came into the sandbox, so the program was not started: {0}")]
     NotForked(#[source] SandboxError),
@@ -131,7 +131,7 @@ pub(crate) async fn run(
     let times = RunTimes { limit, bind, total, ..RunTimes::default() };
     match reported {
         Ok(RunnerReport::Done(exit)) => {
-            // What a runner says is not believed beyond what can be.
+            // The runner's figure is bounded by what is possible.
             sandbox.imported(client, want, exit.cpu.min(total));
             let times = RunTimes {
                 unpack: exit.unpack,
@@ -189,7 +189,8 @@ pub(crate) struct Prepared {
     limit: Duration,
 }
 
-/// Gives a sandbox its packages, and does what a frozen one can't have done to it, where the request needs that.
+/// Gives a sandbox its packages, and then, where the request needs it, other limits and a forked interpreter, which a frozen one
+/// can't get.
 pub(crate) async fn prepare(
     sandbox: &mut Sandbox<Armed>,
     resources: Resources,

@@ -1,4 +1,4 @@
-//! What a program did. A program's failure is data; what the sandbox or the caller did wrong is an
+//! The outcome of a program. A program's failure is data; a failure of the sandbox or the caller is an
 //! error, and lives elsewhere.
 
 use std::time::Duration;
@@ -7,18 +7,18 @@ pub use isolator_runner::wire::End;
 use isolator_runner::wire::{Exit, KillReason};
 use memchr::memmem;
 
-/// The status on a run.
+/// The status of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Status {
     /// It exited with code 0.
     Success,
-    /// It exited with another code, or died of a signal of its own doing.
+    /// It exited with another code, or died of a signal that it caused itself.
     Error,
     /// It was still running at its deadline.
     Timeout,
     /// The kernel killed it because the memory limit was reached.
     OutOfMemory,
-    /// Everything in the sandbox was killed, the runner too, so nobody saw how it ended.
+    /// Everything in the sandbox was killed, the runner too, so its end was not seen.
     Killed,
     /// It printed more than the operator allows and was killed for it.
     OutputLimit,
@@ -47,7 +47,7 @@ impl Status {
         }
     }
 
-    /// What the runner's report says. A program that succeeds although a child was killed for lack of memory is a success;
+    /// The status in the runner's report. A program that succeeds although a child was killed for lack of memory is a success;
     /// one that fails after that ran out of memory.
     pub(super) fn of_exit(exit: &Exit) -> Self {
         match (exit.killed, exit.end) {
@@ -61,31 +61,31 @@ impl Status {
     }
 }
 
-/// What was kept of one output stream.
+/// The kept parts of one output stream.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Captured {
     /// The stream's beginning, or all of it.
     pub head: Vec<u8>,
     /// Its end, where the middle is missing.
     pub tail: Vec<u8>,
-    /// Bytes missing between them.
+    /// Number of bytes missing between them.
     pub dropped: u64,
 }
 
 impl Captured {
-    /// Bytes that the program wrote.
+    /// Number of bytes that the program wrote.
     pub fn total(&self) -> u64 {
         (self.head.len() as u64 + self.tail.len() as u64).saturating_add(self.dropped)
     }
 
-    /// The same with no more than so many bytes of its beginning and so many of its end.
+    /// The same with no more than `head` bytes of its beginning and `tail` bytes of its end.
     pub fn shortened(&self, head: usize, tail: usize) -> Self {
         let Self { head: begin, tail: end, dropped } = self;
         if *dropped == 0 && begin.len() + end.len() <= head + tail {
             return self.clone();
         }
         let (begin, rest) = begin.split_at(head.min(begin.len()));
-        // What follows a gap is the end; without one the end begins where the beginning stops.
+        // The bytes after a gap are the end; without one the end begins where the beginning stops.
         let rest = if *dropped == 0 { [rest, end].concat() } else { end.clone() };
         let end = &rest[rest.len().saturating_sub(tail)..];
         let dropped = self.total() - (begin.len() + end.len()) as u64;
@@ -147,12 +147,12 @@ fn without_cut_start(bytes: &[u8]) -> &[u8] {
     &bytes[cut..]
 }
 
-/// Everything that is known of a run.
+/// The outcome of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
     /// The status.
     pub status: Status,
-    /// How it ended, if that is known.
+    /// Its end, if that is known.
     pub end: Option<End>,
     /// Standard output.
     pub stdout: Captured,
@@ -162,7 +162,7 @@ pub struct Outcome {
     pub wall: Duration,
     /// User and system time.
     pub cpu: Duration,
-    /// Highest memory use of the sandbox in bytes, where the kernel tells.
+    /// Highest memory use of the sandbox in bytes, where the kernel reports it.
     pub peak_memory: Option<u64>,
     /// Processes killed because the memory limit was reached; a program may outlive its children.
     pub oom_kills: u64,
@@ -184,7 +184,7 @@ pub struct Outcome {
 pub struct ChangedFile {
     /// Its path below the workspace. It is the program's choice: any text of up to 4096 bytes.
     pub path: String,
-    /// Its size in bytes, as the runner tells.
+    /// Its size in bytes, as the runner reports.
     pub size: u64,
     /// Its content, where it was wanted and fitted. It is shorter than the size if something went on
     /// changing the file.
@@ -239,7 +239,7 @@ impl Outcome {
         memmem::find(&printed, HEAP_FULL).is_some()
     }
 
-    /// The exit code that a shell would tell: 124 after a timeout, 128 and the number of the signal that
+    /// The exit code that a shell would report: 124 after a timeout, 128 and the number of the signal that
     /// ended it. Where everything was killed, that was the one that can't be caught.
     pub fn shell_code(&self) -> i32 {
         match (self.status, self.end) {

@@ -19,7 +19,7 @@ pub enum Stream {
     Stderr,
 }
 
-/// A callback for what a program prints while it runs, as far as the beginning of each stream is kept. It must not
+/// A callback for the output of a program while it runs, as far as the beginning of each stream is kept. It must not
 /// block.
 #[derive(Clone)]
 pub struct Watch(Arc<OnOutput>);
@@ -32,8 +32,8 @@ impl Watch {
         Self(Arc::new(on_output))
     }
 
-    /// Passes on what a program has printed.
-    pub fn tell(&self, stream: Stream, bytes: &[u8]) {
+    /// Passes on a piece of output.
+    pub fn call(&self, stream: Stream, bytes: &[u8]) {
         let Self(on_output) = self;
         on_output(stream, bytes);
     }
@@ -119,7 +119,7 @@ impl Output {
         let (head, rest) = bytes.split_at(to_head);
         stream.head.extend_from_slice(head);
         if let Some(watch) = self.watch.as_ref().filter(|_| !head.is_empty()) {
-            watch.tell(name, head);
+            watch.call(name, head);
         }
         let to_tail = (self.limits.tail - stream.tail.len()).min(rest.len());
         stream.tail.extend_from_slice(&rest[..to_tail]);

@@ -27,9 +27,9 @@ pub struct RunRequest {
     /// CPU time that each of the program's processes may use, to the nearest second; otherwise its
     /// timeout bounds that.
     pub cpu_time: Option<Duration>,
-    /// What the program may use; a sandbox made with other limits is adjusted.
+    /// Limits of the program; a sandbox made with other limits is adjusted.
     pub resources: Resources,
-    /// How much output is kept.
+    /// Limits of the output that is kept.
     pub output: OutputLimits,
     /// Which of the files that it creates or changes are returned, if any.
     pub files: Option<WantedFiles>,

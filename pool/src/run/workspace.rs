@@ -13,20 +13,20 @@ use crate::quote::quoted;
 /// Longest name of one file or directory, in bytes: the limit of Linux file systems.
 const MAX_COMPONENT: usize = 255;
 
-/// Longest path below the workspace, in bytes. Linux takes 4096 from the root; nobody types more
+/// Longest path below the workspace, in bytes. Linux takes 4096 from the root; real paths are shorter
 /// than this.
 const MAX_PATH: usize = 1024;
 
 /// Deepest nesting of folders. Each level of each file costs time to unpack.
 const MAX_DEPTH: usize = 32;
 
-/// How programs begin: scripts that name their interpreter, and executables.
+/// The beginnings of programs: scripts that name their interpreter, and executables.
 const PROGRAMS: [&[u8]; 2] = [b"#!", b"\x7fELF"];
 
-/// What is in a tar begins at multiples of this, in bytes.
+/// The contents in a tar begin at multiples of this, in bytes.
 const BLOCK: usize = 512;
 
-/// How much a workspace may hold.
+/// The limits of a workspace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WorkspaceLimits {
     /// Number of files, the entrypoint included.
@@ -35,7 +35,7 @@ pub struct WorkspaceLimits {
     pub total: u64,
 }
 
-/// What is wrong with a file.
+/// Why a file is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FileError {
     /// The name has no characters.
@@ -148,7 +148,7 @@ impl WorkspaceBuilder {
             archive
                 .append_data(&mut header, &path, content.as_slice())
                 .expect("a checked name and a vector always fit a tar");
-            // A tar pads what is in a file to whole blocks.
+            // A tar pads the content of a file to whole blocks.
             let end =
                 archive.get_ref().len() - content.len().next_multiple_of(BLOCK) + content.len();
             files.push((path, end - content.len()..end));
@@ -177,7 +177,7 @@ impl Workspace {
         self.files.iter().map(|(path, _)| path.clone()).collect()
     }
 
-    /// The files: their paths below the workspace, and what is in them.
+    /// The files: their paths below the workspace, and their contents.
     pub fn files(&self) -> impl Iterator<Item = (&str, &[u8])> {
         self.files.iter().map(|(path, content)| (path.as_str(), &self.tar[content.clone()]))
     }
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_names_are_refused_each_for_its_reason() {
+    fn bad_names_are_refused_with_their_reasons() {
         let long = "x".repeat(256);
         let long_path = format!("{0}/{0}/{0}/{0}/{0}/f", "d".repeat(250));
         let deep = "d/".repeat(40) + "f";

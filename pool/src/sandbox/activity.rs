@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// How long background work waits for a request. One that takes longer hardly notices the work.
+/// Time that background work waits for a request. A longer request hardly notices the work.
 const SHORT_REQUEST: Duration = Duration::from_millis(50);
 
 /// Extra wait after a request, so that its answer can be sent undisturbed.
@@ -30,9 +30,9 @@ pub(crate) struct ActivityGate(watch::Sender<Requests>);
 #[derive(Debug, Default)]
 struct Requests {
     begun: usize,
-    /// When the last answer will have been sent.
+    /// The time at which the last answer will have been sent.
     left: Option<Instant>,
-    /// When a request last began or ended.
+    /// The time at which a request last began or ended.
     last: Option<Instant>,
 }
 
@@ -59,7 +59,7 @@ impl ActivityGate {
 
     /// Waits until no request has just begun.
     pub(crate) async fn settled(&self) {
-        // Whichever ends the wait, it was long enough.
+        // The wait was long enough, even if it timed out.
         let _ = tokio::time::timeout(MAX_WAIT, self.all_answered()).await;
     }
 
@@ -97,7 +97,7 @@ impl<'a> ActiveRequest<'a> {
         Self(activity)
     }
 
-    /// The request has ended with an answer, which somebody waits for.
+    /// Ends the request with an answer, for which its caller waits.
     fn answer(self) {
         self.0.0.send_modify(|requests| requests.left = Some(Instant::now() + ANSWER_GRACE));
     }
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn requests_that_never_stop_coming_are_not_waited_for_for_ever() {
+    async fn background_work_goes_on_while_requests_never_stop() {
         let activity = ActivityGate::new();
         let flood = async {
             loop {

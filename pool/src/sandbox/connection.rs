@@ -1,6 +1,6 @@
 //! The server's side of the connection to one runner.
 //!
-//! A task of its own reads the stream, so that a sandbox that dies while it is parked is noticed
+//! A task reads the stream, so that a sandbox that dies while it is parked is noticed
 //! when it happens and not when it is needed.
 
 use futures_util::StreamExt;
@@ -14,7 +14,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::engine::{Channel, EngineError};
 
-/// Frames that are read ahead. More of them wait in the engine and in the runner's pipe, where the
+/// Number of frames that are read ahead. More of them wait in the engine and in the runner's pipe, where the
 /// sandbox's limits apply.
 const READ_AHEAD: usize = 16;
 
@@ -27,7 +27,7 @@ pub(crate) struct Connection {
     frames: mpsc::Receiver<Result<Frame, ConnectionError>>,
 }
 
-/// What can go wrong on the stream to a runner.
+/// Why the stream to a runner failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectionError {
     /// The runner broke the protocol.
@@ -106,7 +106,7 @@ impl Connection {
     }
 }
 
-/// The sending half, with what is still to be sent.
+/// The sending half, with the bytes that are still to be sent.
 pub(crate) struct Sender<'a> {
     input: &'a mut (dyn AsyncWrite + Send + Unpin),
     message: Vec<u8>,
@@ -120,7 +120,7 @@ impl Sender<'_> {
         self.message.is_empty()
     }
 
-    /// Adds a message to what is to be sent.
+    /// Adds a message to the bytes that are to be sent.
     pub(crate) fn push(&mut self, mut message: Vec<u8>) {
         if self.message.is_empty() {
             self.message = message;

@@ -1,4 +1,4 @@
-//! A sandbox, whose state is in its type.
+//! A sandbox, with its state in its type.
 //!
 //! `create` → `Sandbox<Armed>` ⇄ `Sandbox<Paused>`, and `run` takes an armed one for good.
 //! Every step takes the sandbox by value, so calls to the engine on one sandbox come in series; a
@@ -33,7 +33,7 @@ use crate::quote::in_one_line;
 use crate::sandbox::connection::{Connection, ConnectionError};
 use crate::sandbox::reaper::Lease;
 
-/// How often, and at what interval, the state of a sandbox is checked until it is believed.
+/// Number of checks, and the interval between them, until the state of a sandbox is believed.
 const SETTLE_CHECKS: u32 = 5;
 const SETTLE_PAUSE: Duration = Duration::from_millis(100);
 
@@ -89,7 +89,7 @@ pub enum SandboxError {
     /// The runner failed.
     #[error("the sandbox did not become ready: {0}")]
     Runner(#[from] ConnectionError),
-    /// The sandbox was ended by somebody else.
+    /// The sandbox was ended from outside.
     #[error("the sandbox was removed, stopped or paused from outside")]
     Lost,
     /// The server is stopping.
@@ -116,12 +116,12 @@ impl SandboxError {
 }
 
 impl<State> Sandbox<State> {
-    /// When the sandbox was made.
+    /// The time at which the sandbox was made.
     pub(crate) fn created(&self) -> Instant {
         self.created
     }
 
-    /// Whether the runner is still there, as far as its stream tells, and what the sandbox was made from.
+    /// Whether the runner is still there, as far as its stream shows, and everything that the sandbox was made from.
     pub(crate) fn is_alive(&self) -> bool {
         !self.connection.is_closed() && self.engine.is_intact(self.lease.name())
     }
@@ -179,14 +179,14 @@ impl Sandbox<Armed> {
         if with_modules && !forked {
             self.allow(spec.resources, preload.memory).await?;
         }
-        let Preloaded { memory, mut complaints, .. } = self.tell(&message).await?;
+        let Preloaded { memory, mut complaints, .. } = self.prepare(&message).await?;
         if let (Some(why), true) = (why, complaints.is_empty()) {
             let program = preload.argv.first().map_or("", String::as_str);
             complaints
                 .push(format!("{program} can't be forked, so each sandbox starts its own: {why}"));
         }
         if with_modules && !forked {
-            // What a runner says is not believed beyond what it was given.
+            // The runner's figure is bounded by the memory that it was given.
             self.ahead = ByteSize::bytes(memory.min(preload.memory.as_bytes()));
             self.allow(spec.resources, self.ahead).await?;
         }
@@ -197,11 +197,11 @@ impl Sandbox<Armed> {
         Ok(PreloadStatus { memory, complaints })
     }
 
-    /// Tells the runner what should wait, and waits until it does. The engine hears of a fork that did not get ready.
-    async fn tell(&mut self, message: &wire::Preload) -> Result<Preloaded, SandboxError> {
-        let told = bounded(Call::Preload, async { Ok(self.connection.preload(message).await) });
-        let mut preloaded = told.await??;
-        // An interpreter of the image has a part in the words.
+    /// Has the runner prepare an interpreter, and waits until that is ready. The engine hears of a fork that did not get ready.
+    async fn prepare(&mut self, message: &wire::Preload) -> Result<Preloaded, SandboxError> {
+        let preload = bounded(Call::Preload, async { Ok(self.connection.preload(message).await) });
+        let mut preloaded = preload.await??;
+        // An interpreter of the image may have chosen the words.
         preloaded.complaints.truncate(MOST_COMPLAINTS);
         for words in preloaded.complaints.iter_mut().chain(&mut preloaded.not_ready) {
             *words = in_one_line(words);
@@ -213,7 +213,7 @@ impl Sandbox<Armed> {
         Ok(preloaded)
     }
 
-    /// What the engine can fork into the sandbox for a program that is better than what waits there, if anything.
+    /// A fork that the engine can put into the sandbox and that is better for a program than the waiting interpreter, if there is one.
     pub(crate) fn better_fork(&self, want: &Want) -> Option<AwaitedFork> {
         if self.spec.preload.is_none() || want.interpreter == Wanted::New {
             return None;
@@ -233,7 +233,7 @@ impl Sandbox<Armed> {
         self.engine.can_fork(self.lease.name(), &self.spec, &fork).then_some(fork)
     }
 
-    /// Gives a set of packages to the sandbox, which may still be frozen. Returns what its runner has to know. The set is
+    /// Gives a set of packages to the sandbox, which may still be frozen. Returns their description for the runner. The set is
     /// kept until the sandbox is removed.
     pub(crate) async fn bind(
         &mut self,
@@ -247,7 +247,7 @@ impl Sandbox<Armed> {
 
     /// Forks an interpreter for a program into the thawed sandbox. Returns whether one with modules came.
     ///
-    /// After an error it is not known what is in the sandbox: it must not get a job. The same holds if the future is dropped.
+    /// After an error the state of the sandbox is unknown: it must not get a job. The same holds if the future is dropped.
     pub(crate) async fn fork(&mut self, fork: AwaitedFork) -> Result<bool, SandboxError> {
         let spec = Arc::clone(&self.spec);
         let Some(preload) = &spec.preload else { return Ok(false) };
@@ -255,11 +255,11 @@ impl Sandbox<Armed> {
         let Forked::Yes { modules } = bounded(Call::Preload, fork).await? else {
             return Ok(false);
         };
-        self.tell(&preload.message(&spec.workdir, &modules, true)).await?;
+        self.prepare(&preload.message(&spec.workdir, &modules, true)).await?;
         Ok(!modules.is_empty())
     }
 
-    /// Tells the engine what the program has imported, and its CPU time.
+    /// Reports to the engine the imports of the program, and its CPU time.
     pub(crate) fn imported(&self, client: &dyn fmt::Display, want: &Want, cpu: Duration) {
         if !want.imports.modules.is_empty() {
             let client = &client.to_string();
@@ -290,13 +290,13 @@ impl Sandbox<Armed> {
         }
     }
 
-    /// Changes what the program in the thawed sandbox may use.
+    /// Changes the limits of the program in the thawed sandbox.
     pub(crate) async fn limit(&mut self, resources: Resources) -> Result<(), SandboxError> {
         self.has_other_limits = true;
         self.allow(resources, self.ahead).await
     }
 
-    /// Sets what the program may use, and memory on top for what waits in the sandbox.
+    /// Sets the limits of the program, and memory on top for the interpreters that wait in the sandbox.
     async fn allow(&mut self, resources: Resources, more: ByteSize) -> Result<(), SandboxError> {
         if self.engine.unenforced().contains(&LimitKind::Memory) {
             return Ok(());
@@ -308,7 +308,7 @@ impl Sandbox<Armed> {
         Ok(bounded(Call::Update, update).await?)
     }
 
-    /// What takes back the memory and the process of the interpreters that a program did not need, once they are gone;
+    /// A handle to take back the memory and the process of the interpreters that a program did not need, once they are gone;
     /// `None` if there is only one.
     pub(crate) fn take_back(&self, resources: Resources) -> Option<TakeBack> {
         let (engine, lease) = (Arc::clone(&self.engine), Arc::clone(&self.lease));
@@ -317,7 +317,7 @@ impl Sandbox<Armed> {
         has_spare.then_some(TakeBack { engine, lease, resources, ahead, processes })
     }
 
-    /// What the engine knows of the sandbox.
+    /// The state of the sandbox, as the engine knows it.
     pub(crate) async fn state(&mut self) -> Result<SandboxState, SandboxError> {
         self.state.thawed().await?;
         Ok(bounded(Call::State, self.engine.state(self.lease.name())).await?)
@@ -337,11 +337,11 @@ impl Sandbox<Armed> {
     }
 }
 
-/// How often the limits of a sandbox are lowered until the engine does it, and how long is waited in between.
+/// Number of tries to lower the limits of a sandbox, and the pause between them.
 const LOWERING_TRIES: u32 = 3;
 const LOWERING_PAUSE: Duration = Duration::from_secs(1);
 
-/// Lowers the limits of a sandbox to what its program may use.
+/// Lowers the limits of a sandbox to those of its program.
 pub(crate) struct TakeBack {
     engine: Arc<dyn Engine>,
     lease: Arc<Lease>,
@@ -412,7 +412,7 @@ impl Armed {
 }
 
 impl Sandbox<Paused> {
-    /// What counts towards the limit of its memory now, in bytes, if the engine can tell.
+    /// Memory that counts towards its limit now, in bytes, if the engine knows.
     pub(crate) async fn used_memory(&mut self) -> Result<Option<u64>, EngineError> {
         bounded(Call::UsedMemory, self.engine.used_memory(self.lease.name())).await
     }

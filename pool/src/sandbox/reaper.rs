@@ -1,9 +1,9 @@
-//! The reaper: removes sandboxes that nobody leases anymore.
+//! The reaper: removes sandboxes whose lease was dropped.
 //!
 //! A sandbox is held through a [`Lease`], which exists before the engine is asked to make the
 //! sandbox. Dropping the lease never blocks: it hands the name over, and removal happens in the
 //! background, with retries, a few at a time, when the answer of the request that had the sandbox has
-//! left. Leases are bounded by the pools and by admission, and what was dropped and is not removed yet by
+//! left. Leases are bounded by the pools and by admission, and sandboxes that are not removed yet by
 //! [`MAX_BACKLOG`]: until the engine gets rid of some, none is made.
 
 use std::collections::HashSet;
@@ -20,13 +20,13 @@ use crate::lock::lock;
 use crate::packages::PackageSet;
 use crate::sandbox::activity::ActivityGate;
 
-/// Removals at the same time. More would only wait for each other inside the engine.
+/// Number of removals at the same time. More would only wait for each other inside the engine.
 const PARALLEL_REMOVALS: usize = 4;
 
 /// First and longest pause before a failed removal is tried again.
 const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(20));
 
-/// How many sandboxes may wait to be removed before no new ones are made. A burst leaves some dozens;
+/// Number of sandboxes that may wait to be removed before no new ones are made. A burst leaves some dozens;
 /// more of them mean that the engine does not get rid of any.
 const MAX_BACKLOG: usize = 64;
 
@@ -49,7 +49,7 @@ impl Lease {
     }
 }
 
-/// A sandbox that nobody leases anymore, with the set of packages that it has.
+/// A sandbox whose lease was dropped, with the set of packages that it has.
 struct Leaving {
     name: SandboxName,
     packages: Option<Arc<PackageSet>>,
@@ -126,7 +126,7 @@ impl Reaper {
         Lease { name, packages: Mutex::default(), reaper: self.clone() }
     }
 
-    /// Takes over a sandbox that nobody holds.
+    /// Takes over a sandbox without a lease.
     pub(crate) fn adopt(&self, name: SandboxName) {
         drop(self.lease(name));
     }
@@ -146,17 +146,17 @@ impl Reaper {
         self.hurry.cancel();
     }
 
-    /// Waits until so few sandboxes are waiting to be removed that another may be made.
+    /// Waits until few enough sandboxes wait to be removed that another may be made.
     pub(crate) async fn has_room(&self) {
         self.known.wait_for(|counts| counts.leaving < MAX_BACKLOG).await;
     }
 
-    /// How many sandboxes are waiting to be removed.
+    /// Number of sandboxes that wait to be removed.
     pub(crate) fn leaving(&self) -> usize {
         self.known.counts.borrow().leaving
     }
 
-    /// How many sandboxes were removed since the start.
+    /// Number of sandboxes that were removed since the start.
     pub(crate) fn removed(&self) -> u64 {
         self.known.removed.get()
     }
@@ -180,7 +180,7 @@ async fn reap(
         tasks.spawn(async move {
             // The answer of the request that had it is still being sent.
             activity.settled().await;
-            // Nobody closes the semaphore. The slot is given back while waiting: one sandbox that
+            // The semaphore is never closed. The slot is given back while waiting: one sandbox that
             // can't be removed must not hold up the others.
             let mut slot = slots.acquire_owned().await.ok();
             let mut pause = RETRY.0;

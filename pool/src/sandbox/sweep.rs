@@ -1,4 +1,4 @@
-//! Sweeping: removes what dead instances left on the engine.
+//! Sweeping: removes the sandboxes that dead instances left on the engine.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,12 +6,12 @@ use std::time::Duration;
 use crate::engine::instance::Instance;
 use crate::engine::{Call, Engine, EngineError, LabelFilter, bounded};
 
-/// What a sweep removed.
+/// The things that a sweep removed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Swept {
     /// Sandboxes.
     pub sandboxes: usize,
-    /// What sandboxes shared, such as volumes.
+    /// Things that sandboxes shared, such as volumes.
     pub shared: usize,
 }
 
@@ -24,11 +24,11 @@ impl fmt::Display for Swept {
     }
 }
 
-/// Removes what belongs to instances that are proven dead, and nothing else.
+/// Removes everything that belongs to instances that are proven dead, and nothing else.
 ///
 /// # Errors
 ///
-/// The engine's; the next sweep removes what is left.
+/// The engine's; the next sweep removes the rest.
 pub async fn sweep(engine: &dyn Engine, instance: &Instance) -> Result<Swept, EngineError> {
     let swept = remove_where(engine, &|labels| instance.is_dead(labels)).await?;
     if let Err(error) = instance.sweep_locks() {
@@ -46,11 +46,11 @@ pub async fn sweep_own(engine: &dyn Engine, instance: &Instance) -> Result<Swept
     remove_where(engine, &|labels| instance.owns(labels)).await
 }
 
-/// How often, and at what interval, a sweep is repeated while the engine refuses a removal.
+/// Number of attempts, and the interval between them, while the engine refuses a removal.
 const SWEEP_ATTEMPTS: u32 = 5;
 const SWEEP_RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Removes what it can. Failures are logged, and the last one is returned.
+/// Removes everything that it can. Failures are logged, and the last one is returned.
 ///
 /// If a server is killed while it makes a sandbox, the engine goes on: the sandbox may appear after the others
 /// were listed, and keep shared volumes in use. So a refused removal is tried again.

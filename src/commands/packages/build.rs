@@ -15,9 +15,9 @@ use crate::commands::packages::{choice, size};
 use crate::commands::signals::stop_signal;
 use crate::commands::steps::{Steps, ensure_image};
 use crate::config::{Config, SetConfig};
+use crate::packages::Packages;
 use crate::packages::build::{Builder, Sandboxes};
-use crate::packages::store::{Store, StoredSet};
-use crate::packages::{Packages, short};
+use crate::packages::store::{Store, StoredSet, short};
 
 /// Packages whose versions are printed.
 const MOST_SHOWN: usize = 6;

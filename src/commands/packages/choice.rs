@@ -7,8 +7,8 @@ use anyhow::bail;
 
 use crate::config::{Config, SetConfig};
 use crate::packages::lock::Lock;
-use crate::packages::requirement::{self, Recipe};
 use crate::packages::store::StoredSet;
+use crate::requirement::{self, Recipe};
 
 /// Shortest beginning of a hash that is taken for it.
 const SHORTEST_HASH: usize = 6;
@@ -57,20 +57,19 @@ pub(super) fn names(config: &Config, all: &[StoredSet]) -> HashMap<String, Vec<S
     let mut groups: BTreeMap<_, BTreeMap<&str, Vec<&SetConfig>>> = BTreeMap::new();
     for set in config.packages.sets.values() {
         if let Ok(recipe) = recipe(config, set) {
-            groups.entry(recipe).or_default().entry(&set.language).or_default().push(set);
+            let group = groups.entry((recipe.interpreter, recipe.texts())).or_default();
+            group.entry(&set.language).or_default().push(set);
         }
     }
     let mut names: HashMap<String, Vec<String>> = HashMap::new();
-    for (recipe, languages) in groups {
+    for ((interpreter, requirements), languages) in groups {
         let mut built: Vec<_> = all
             .iter()
-            .filter(|set| {
-                set.interpreter == recipe.interpreter && set.requirements == recipe.texts()
-            })
+            .filter(|set| set.interpreter == interpreter && set.requirements == requirements)
             .collect();
         let locked = languages.values().flatten().filter_map(|set| {
             let folder = config.packages.lock_folder.join(&set.name);
-            Lock::read(recipe.interpreter, &folder).ok().flatten()
+            Lock::read(interpreter, &folder).ok().flatten()
         });
         let locked: Vec<_> = locked.map(|lock| lock.hash).collect();
         built.sort_by_key(|set| (!locked.contains(&set.hash), Reverse(set.built)));

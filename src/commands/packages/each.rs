@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::commands::packages::choice;
 use crate::commands::signals::stopped_by;
-use crate::commands::{complain, say};
+use crate::commands::{complain, say, told};
 use crate::config::{Config, SetConfig};
 
 /// What became of the sets.
@@ -40,7 +40,7 @@ pub(super) async fn each_set<T>(
                     Ok((_, text)) => say(&text)?,
                     Err(error) => {
                         failed += 1;
-                        complain(&format!("isolator: {error:#}"));
+                        complain(&format!("isolator: {}", told(&error)));
                     }
                 }
             }

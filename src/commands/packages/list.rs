@@ -11,8 +11,7 @@ use crate::commands::packages::{choice, size};
 use crate::commands::say;
 use crate::config::Config;
 use crate::packages::lock::Locked;
-use crate::packages::short;
-use crate::packages::store::{Store, StoredSet};
+use crate::packages::store::{Store, StoredSet, short};
 
 /// A set as it is listed.
 #[derive(Debug, Serialize)]

@@ -8,8 +8,7 @@ use anyhow::bail;
 use crate::commands::packages::{choice, size, users};
 use crate::commands::{complain, say};
 use crate::config::Config;
-use crate::packages::short;
-use crate::packages::store::{Cleared, Store, StoreError, StoredSet};
+use crate::packages::store::{Cleared, Store, StoreError, StoredSet, short};
 
 /// Removes the named sets. A server that needs one of them builds it again.
 pub(super) fn remove(config: &Config, store: &Store, names: &[String]) -> anyhow::Result<ExitCode> {

@@ -11,8 +11,9 @@ use crate::commands::packages::choice;
 use crate::commands::say;
 use crate::config::Config;
 use crate::packages::lock::{Lock, Locked};
-use crate::packages::requirement;
+
 use crate::packages::store::Store;
+use crate::requirement;
 
 /// Packages that are named if the wanted one is not there.
 const MOST_NAMED: usize = 20;

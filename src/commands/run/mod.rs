@@ -21,7 +21,7 @@ use crate::commands::steps::ensure_image;
 use crate::commands::wanted_sets::WantedSets;
 use crate::config::Config;
 use crate::request::pack;
-use crate::request::resolve::{self, Request};
+use crate::request::resolve::{self, ProgramJob};
 use crate::request::snippets::Snippets;
 use crate::result::receipt::UsedPackages;
 
@@ -83,9 +83,9 @@ pub fn run(config: Config, command: RunArguments) -> Work {
         let output = Output::new(&command)?;
         let stdin = input::standard_input(&config, &command)?;
         let (arguments, names) = input::arguments(&config, command)?;
-        let request = resolve::resolve(arguments, &config, &Snippets::new(&config));
+        let request = resolve::program(arguments, &config, &Snippets::new(&config));
         let mut request = request.map_err(|error| names.explain(&error))?;
-        let Request { run, .. } = &mut request;
+        let ProgramJob { run, .. } = &mut request;
         pack::refuse_more_than_memory(&run.workspace, &stdin, run.resources.memory)
             .map_err(|error| names.explain(&error))?;
         run.stdin = stdin;

@@ -19,8 +19,7 @@ use crate::commands::program_output::ProgramOutput;
 use crate::commands::{complain, print, print_to_stderr, say};
 use crate::config::Config;
 use crate::packages::Packages;
-use crate::request::resolve::Request;
-use crate::request::snippets;
+use crate::request::resolve::ProgramJob;
 use crate::result::explain::{self, Caller, Context, PackagesAdvice};
 use crate::result::files::FileReport;
 use crate::result::receipt::{ReceiptReport, UsedPackages};
@@ -95,11 +94,14 @@ impl Output {
         mut outcome: Outcome,
         served: Served<'_>,
         config: &Config,
-        request: &Request,
+        request: &ProgramJob,
     ) -> anyhow::Result<ExitCode> {
         let code = ExitCode::from(u8::try_from(outcome.shell_code()).unwrap_or(u8::MAX));
-        let Request {
-            language, run: RunRequest { timeout, resources, workspace, .. }, advice, ..
+        let ProgramJob {
+            language,
+            run: RunRequest { timeout, resources, workspace, .. },
+            advice,
+            ..
         } = request;
         let asked = served.used.as_ref().map_or_else(Vec::new, |used| used.sets.clone());
         let context = Context {
@@ -118,10 +120,9 @@ impl Output {
         } else {
             pass_output_on(&outcome, &context)?;
             if !self.is_quiet {
-                let usage = request.usage.as_deref().map(snippets::not_used);
                 let notes = explain::notes(&outcome, &served.receipt.unenforced, &context);
-                for note in notes.into_iter().chain(usage) {
-                    complain(&format!("isolator: {}", in_words_of_options(&note)));
+                for note in notes.iter().chain(&request.notes) {
+                    complain(&format!("isolator: {}", in_words_of_options(note)));
                 }
             }
             Ok(())
@@ -181,7 +182,7 @@ fn as_json(
     let of_file = |file: &ChangedFile| FileReport::named(file.path.clone(), file.size);
     report.files = files.iter().map(of_file).collect();
     let mut data = serde_json::to_value(report)?;
-    data["receipt"] = serde_json::to_value(ReceiptReport::new(outcome, receipt, packages))?;
+    data["receipt"] = serde_json::to_value(ReceiptReport::of_program(outcome, receipt, packages))?;
     serde_json::to_string_pretty(&data)
 }
 

@@ -14,12 +14,12 @@ use serde_json::Value;
 
 use crate::app::{PoolFill, package_store, pool_specs};
 use crate::audit::Audit;
+use crate::calls::Setup;
 use crate::commands::notify::Service;
 use crate::commands::signals::HangUps;
 use crate::commands::told;
 use crate::config::Config;
 use crate::log;
-use crate::mcp::calls::Setup;
 use crate::mcp::server::Server;
 use crate::metrics::reloads::Reloads;
 use crate::packages::store::Store;

@@ -21,8 +21,7 @@ use crate::commands::signals::Interrupts;
 use crate::config::Config;
 use crate::duration;
 use crate::policy::SourceFile;
-use crate::request::pack::refuse_more_than_memory;
-use crate::request::resolve;
+use crate::request::pack::{self, refuse_more_than_memory};
 
 mod files;
 mod show;
@@ -235,7 +234,7 @@ impl<'a> Console<'a> {
             }
             let sent = self.sent.iter().chain(&self.pending.names).cloned();
             let names: Vec<_> = std::iter::once(file.clone()).chain(sent).collect();
-            let sources = resolve::sources(&names, language);
+            let sources = pack::sources(&names, language);
             let argv = language.argv(file, &sources, self.setup.resources.memory);
             (self.program(argv), Vec::new())
         };

@@ -4,12 +4,10 @@ use rmcp::model::{Tool, ToolAnnotations};
 use serde_json::{Value, json};
 
 use super::{admit_invalid_arguments, answer_schema, object, offer_packages, plain_schema};
+use crate::calls::ToolName;
 use crate::config::Config;
 use crate::request::arguments::CheckSyntax;
 use crate::request::syntax::Syntax;
-
-/// The tool's name.
-pub(crate) const CHECK_SYNTAX: &str = "check_syntax";
 
 const DESCRIPTION: &str = "Says whether a program is valid in its language, without running it, or where its \
     first error is. Names and types are not checked; run the program for those.";
@@ -24,7 +22,7 @@ pub(super) fn check_syntax(config: &Config) -> Tool {
     input["properties"]["language"]["enum"] = names;
     offer_packages(&mut input, config, None);
     input["required"] = json!(["language", "code"]);
-    Tool::new(CHECK_SYNTAX, DESCRIPTION, object(input))
+    Tool::new(ToolName::CheckSyntax.as_str(), DESCRIPTION, object(input))
         .with_title("Check syntax")
         .with_raw_output_schema(object(output))
         .with_annotations(

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use rmcp::model::{JsonObject, Tool, ToolAnnotations};
 use serde_json::{Value, json};
 
+use crate::calls::ToolName;
 use crate::config::Config;
 use crate::duration;
 use crate::request::arguments::Arguments;
@@ -16,12 +17,9 @@ use super::{
     answer_schema, describe_packages, object, offer_packages, plain_schema, tell_usual_resources,
 };
 
-/// The tool's name.
-pub(crate) const EXECUTE_CODE: &str = "execute_code";
-
 /// The tool's definition. It is made anew for each listing, because snippets change.
 pub(super) fn execute_code(config: &Config, snippets: &Snippets) -> Tool {
-    Tool::new(EXECUTE_CODE, description(config), input_schema(config, snippets))
+    Tool::new(ToolName::ExecuteCode.as_str(), description(config), input_schema(config, snippets))
         .with_title("Execute code")
         .with_raw_output_schema(object(answer_schema::<Report>()))
         .with_annotations(

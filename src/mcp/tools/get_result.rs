@@ -4,12 +4,10 @@ use rmcp::model::{Tool, ToolAnnotations};
 use serde_json::json;
 
 use super::{like_execute_code, object, plain_schema};
+use crate::calls::ToolName;
 use crate::config::Config;
 use crate::duration;
 use crate::request::arguments::GetResult;
-
-/// The tool's name.
-pub(crate) const GET_RESULT: &str = "get_result";
 
 /// The tool's definition.
 pub(super) fn get_result(config: &Config) -> Tool {
@@ -22,7 +20,7 @@ pub(super) fn get_result(config: &Config) -> Tool {
     );
     let mut input = plain_schema::<GetResult>();
     input["required"] = json!(["handle"]);
-    Tool::new(GET_RESULT, description, object(input))
+    Tool::new(ToolName::GetResult.as_str(), description, object(input))
         .with_title("Get the result of a long run")
         .with_raw_output_schema(object(like_execute_code(json!({}))))
         .with_annotations(

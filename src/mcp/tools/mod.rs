@@ -13,30 +13,12 @@ use rmcp::model::{JsonObject, Tool};
 use schemars::JsonSchema;
 use serde_json::{Value, json};
 
+use crate::calls::ToolName;
 use crate::config::{Config, Language};
 use crate::mcp::icon::icons;
 use crate::request::snippets::Snippets;
 
-pub(crate) use check_syntax::CHECK_SYNTAX;
-pub(crate) use execute_code::EXECUTE_CODE;
-pub(crate) use get_result::GET_RESULT;
-pub(crate) use sessions::{
-    CLOSE_SESSION, INTERRUPT_SESSION, OPEN_SESSION, REWIND_SESSION, RUN_COMMAND,
-};
-pub(crate) use test_code::{TEST_CODE, Tested};
-
-/// The names of all tools that there can be.
-pub(crate) const NAMES: [&str; 9] = [
-    EXECUTE_CODE,
-    CHECK_SYNTAX,
-    GET_RESULT,
-    TEST_CODE,
-    OPEN_SESSION,
-    RUN_COMMAND,
-    REWIND_SESSION,
-    INTERRUPT_SESSION,
-    CLOSE_SESSION,
-];
+pub(crate) use test_code::Tested;
 
 /// Instructions for the model, sent once. Hosts cut them at 2 KB.
 pub(crate) fn instructions(config: &Config) -> String {
@@ -57,18 +39,20 @@ pub(crate) fn instructions(config: &Config) -> String {
 
 /// The tools of a configuration, always in the same order. Each listing builds them again, because snippets change.
 pub(crate) fn all(config: &Config, snippets: &Snippets) -> Vec<Tool> {
-    let mut tools =
-        vec![execute_code::execute_code(config, snippets), check_syntax::check_syntax(config)];
-    if config.detaches() {
-        tools.push(get_result::get_result(config));
-    }
-    if config.sessions.max > 0 {
-        tools.extend(sessions::all(config));
-    }
-    if let Some(language) = &config.test_code {
-        tools.push(test_code::test_code(config, language));
-    }
-    tools.into_iter().map(|tool| tool.with_icons(icons())).collect()
+    let listed = ToolName::ALL.into_iter().filter(|tool| tool.is_listed(config));
+    let tools = listed.filter_map(|tool| match (tool, &config.test_code) {
+        (ToolName::ExecuteCode, _) => Some(execute_code::execute_code(config, snippets)),
+        (ToolName::CheckSyntax, _) => Some(check_syntax::check_syntax(config)),
+        (ToolName::GetResult, _) => Some(get_result::get_result(config)),
+        (ToolName::OpenSession, _) => Some(sessions::open_session(config)),
+        (ToolName::RunCommand, _) => Some(sessions::run_command()),
+        (ToolName::RewindSession, _) => Some(sessions::rewind_session()),
+        (ToolName::InterruptSession, _) => Some(sessions::interrupt_session()),
+        (ToolName::CloseSession, _) => Some(sessions::close_session()),
+        (ToolName::TestCode, Some(language)) => Some(test_code::test_code(config, language)),
+        (ToolName::TestCode, None) => None,
+    });
+    tools.map(|tool| tool.with_icons(icons())).collect()
 }
 
 /// Fills in the argument `packages`, or takes it away where there are none: every conversation pays for the schemas. The
@@ -279,15 +263,25 @@ mod tests {
 
     #[test]
     fn tools_are_there_only_where_they_are_of_use() {
-        let names =
-            |text: &str| tools(text).iter().map(|tool| tool.name.clone()).collect::<Vec<_>>();
-        let of_sessions =
-            [OPEN_SESSION, RUN_COMMAND, REWIND_SESSION, INTERRUPT_SESSION, CLOSE_SESSION];
-        let usual = [&[EXECUTE_CODE, CHECK_SYNTAX, GET_RESULT][..], &of_sessions].concat();
+        let names = |text: &str| {
+            tools(text).iter().filter_map(|tool| ToolName::named(&tool.name)).collect::<Vec<_>>()
+        };
+        let of_sessions = [
+            ToolName::OpenSession,
+            ToolName::RunCommand,
+            ToolName::RewindSession,
+            ToolName::InterruptSession,
+            ToolName::CloseSession,
+        ];
+        let usual = [
+            &[ToolName::ExecuteCode, ToolName::CheckSyntax, ToolName::GetResult][..],
+            &of_sessions,
+        ]
+        .concat();
         assert_eq!(names("{}"), usual);
-        assert_eq!(names(ALL), [&usual[..], &[TEST_CODE]].concat());
+        assert_eq!(names(ALL), [&usual[..], &[ToolName::TestCode]].concat());
         let never = r#"{"results": {"detachAfter": "1h"}, "sessions": {"max": 0}}"#;
-        assert_eq!(names(never), [EXECUTE_CODE, CHECK_SYNTAX]);
+        assert_eq!(names(never), [ToolName::ExecuteCode, ToolName::CheckSyntax]);
     }
 
     #[test]
@@ -303,23 +297,28 @@ mod tests {
 
     #[test]
     fn packages_are_offered_only_where_there_are_some() {
-        let packages = |text: &str, tool: &str| {
-            let tool = tools(text).into_iter().find(|it| it.name == tool).unwrap();
+        let packages = |text: &str, tool: ToolName| {
+            let tool = tools(text).into_iter().find(|it| it.name == tool.as_str()).unwrap();
             let schema = Value::Object((*tool.input_schema).clone());
             schema["properties"].get("packages").cloned()
         };
         const SETS: &str = r#"{"tools": {"testCode": {"enabled": true}}, "packages": {"sets": {
             "text": {"language": "python", "requirements": ["a"]},
             "dates": {"language": "javascript", "requirements": ["b"]}}}}"#;
-        for tool in [EXECUTE_CODE, CHECK_SYNTAX, OPEN_SESSION, TEST_CODE] {
-            assert_eq!(packages(ALL, tool), None, "{tool}");
+        for tool in [
+            ToolName::ExecuteCode,
+            ToolName::CheckSyntax,
+            ToolName::OpenSession,
+            ToolName::TestCode,
+        ] {
+            assert_eq!(packages(ALL, tool), None, "{tool:?}");
             let names = packages(SETS, tool).unwrap()["items"]["enum"].clone();
-            let only = [&["text"][..], &["dates", "text"]][usize::from(tool != TEST_CODE)];
-            assert_eq!(names, json!(only), "{tool}");
+            let only = [&["text"][..], &["dates", "text"]][usize::from(tool != ToolName::TestCode)];
+            assert_eq!(names, json!(only), "{tool:?}");
         }
         let on_demand = r#"{"packages": {"onDemand": {"enabled": true, "allow": ["a", "b-*"]}, "sets": {
             "text": {"language": "python", "requirements": ["a"]}}}}"#;
-        let offered = packages(on_demand, EXECUTE_CODE).unwrap();
+        let offered = packages(on_demand, ToolName::ExecuteCode).unwrap();
         assert!(offered["items"].get("enum").is_none(), "{offered}");
         let description = offered["description"].as_str().unwrap();
         assert!(

@@ -7,31 +7,13 @@ use rmcp::model::{Tool, ToolAnnotations};
 use serde_json::{Value, json};
 
 use super::{like_execute_code, object, offer_packages, plain_schema, tell_usual_resources};
+use crate::calls::ToolName;
 use crate::config::Config;
 use crate::duration;
 use crate::request::arguments::{OneSession, OpenSession, RewindSession, RunCommand};
 
-/// The tool that opens a session.
-pub(crate) const OPEN_SESSION: &str = "open_session";
-
-/// The tool that runs a shell command in a session.
-pub(crate) const RUN_COMMAND: &str = "run_command";
-
-/// The tool that undoes cells.
-pub(crate) const REWIND_SESSION: &str = "rewind_session";
-
-/// The tool that interrupts the running cell.
-pub(crate) const INTERRUPT_SESSION: &str = "interrupt_session";
-
-/// The tool that ends a session.
-pub(crate) const CLOSE_SESSION: &str = "close_session";
-
-/// All of them.
-pub(super) fn all(config: &Config) -> [Tool; 5] {
-    [open_session(config), run_command(), rewind_session(), interrupt_session(), close_session()]
-}
-
-fn open_session(config: &Config) -> Tool {
+/// The definition of `open_session`.
+pub(super) fn open_session(config: &Config) -> Tool {
     let with_state = config.languages.values().filter(|language| language.kernel.is_some());
     let with_state =
         with_state.map(|language| language.name.clone()).collect::<Vec<_>>().join(" and ");
@@ -71,20 +53,22 @@ fn open_session(config: &Config) -> Tool {
     {
         properties.remove("packages");
     }
-    tool(OPEN_SESSION, "Open a session", &description, input, output, false)
+    tool(ToolName::OpenSession, "Open a session", &description, input, output, false)
 }
 
-fn run_command() -> Tool {
+/// The definition of `run_command`.
+pub(super) fn run_command() -> Tool {
     let mut input = plain_schema::<RunCommand>();
     input["required"] = json!(["session", "command"]);
     let handle = text("For get_result, while it is running.");
     let output = like_execute_code(json!({ "handle": handle }));
     let description = "Runs a shell command in a session's sandbox, in its working directory. Processes that it leaves in the \
                        background live on, but run only while a call does.";
-    tool(RUN_COMMAND, "Run a command", description, input, output, false)
+    tool(ToolName::RunCommand, "Run a command", description, input, output, false)
 }
 
-fn rewind_session() -> Tool {
+/// The definition of `rewind_session`.
+pub(super) fn rewind_session() -> Tool {
     let mut input = plain_schema::<RewindSession>();
     input["required"] = json!(["session", "cells"]);
     let output = json!({ "type": "object", "properties": {
@@ -92,27 +76,29 @@ fn rewind_session() -> Tool {
         "can_rewind": { "type": "integer", "description": "How many more can be." },
     }});
     let description = "Undoes the last cells of a Python session: variables are as before them. Files are not undone.";
-    tool(REWIND_SESSION, "Rewind a session", description, input, output, false)
+    tool(ToolName::RewindSession, "Rewind a session", description, input, output, false)
 }
 
-fn interrupt_session() -> Tool {
+/// The definition of `interrupt_session`.
+pub(super) fn interrupt_session() -> Tool {
     let mut input = plain_schema::<OneSession>();
     input["required"] = json!(["session"]);
     let output = json!({ "type": "object", "properties": {
         "interrupted": { "type": "boolean", "description": "Whether something was running." },
     }});
     let description = "Interrupts the cell or command that is running in a session, as Ctrl-C does. What it did until then stays.";
-    tool(INTERRUPT_SESSION, "Interrupt a session", description, input, output, false)
+    tool(ToolName::InterruptSession, "Interrupt a session", description, input, output, false)
 }
 
-fn close_session() -> Tool {
+/// The definition of `close_session`.
+pub(super) fn close_session() -> Tool {
     let mut input = plain_schema::<OneSession>();
     input["required"] = json!(["session"]);
     let output = json!({ "type": "object", "properties": {
         "closed": { "type": "boolean", "description": "Whether it was open." },
     }});
     let description = "Ends a session and removes its sandbox with everything in it.";
-    tool(CLOSE_SESSION, "Close a session", description, input, output, true)
+    tool(ToolName::CloseSession, "Close a session", description, input, output, true)
 }
 
 fn text(description: &str) -> Value {
@@ -120,21 +106,21 @@ fn text(description: &str) -> Value {
 }
 
 fn tool(
-    name: &'static str,
+    name: ToolName,
     title: &'static str,
     description: &str,
     input: Value,
     output: Value,
     is_destructive: bool,
 ) -> Tool {
-    Tool::new(name, description.to_owned(), object(input))
+    Tool::new(name.as_str(), description.to_owned(), object(input))
         .with_title(title)
         .with_raw_output_schema(object(output))
         .with_annotations(
             ToolAnnotations::new()
                 .read_only(false)
                 .destructive(is_destructive)
-                .idempotent(name == CLOSE_SESSION)
+                .idempotent(name == ToolName::CloseSession)
                 .open_world(false),
         )
 }

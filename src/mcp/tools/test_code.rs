@@ -1,6 +1,6 @@
 //! The tool `test_code`, and its answers.
 
-use isolator_pool::pool::pools::Receipt;
+use isolator_pool::engine::limits::LimitKind;
 use isolator_pool::run::outcome::Outcome;
 use rmcp::model::{Tool, ToolAnnotations};
 use schemars::JsonSchema;
@@ -11,15 +11,13 @@ use super::{
     admit_invalid_arguments, answer_schema, object, offer_packages, plain_schema,
     tell_usual_resources,
 };
+use crate::calls::ToolName;
 use crate::config::{Config, Language};
 use crate::policy::{Findings, Violation};
 use crate::request::arguments::TestCode;
 use crate::request::syntax::Syntax;
 use crate::result::explain;
 use crate::result::report::text;
-
-/// The tool's name.
-pub(crate) const TEST_CODE: &str = "test_code";
 
 /// How far a program came. Callers rely on each form, including which fields it lacks.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -136,8 +134,12 @@ impl Tested {
     }
 
     /// The answer to a program that ran.
-    pub(crate) fn executed(outcome: &Outcome, receipt: &Receipt, mut notes: Vec<String>) -> Self {
-        notes.extend(explain::without_limits(&receipt.unenforced));
+    pub(crate) fn executed(
+        outcome: &Outcome,
+        unenforced: &[LimitKind],
+        mut notes: Vec<String>,
+    ) -> Self {
+        notes.extend(explain::without_limits(unenforced));
         Self::Executed {
             stdout: text(&outcome.stdout.to_bytes()),
             stderr: text(&outcome.stderr.to_bytes()),
@@ -171,7 +173,7 @@ pub(super) fn test_code(config: &Config, language: &Language) -> Tool {
          (stdout, stderr, exit_code; 124 after a timeout).",
         language.name
     );
-    Tool::new(TEST_CODE, description, object(input))
+    Tool::new(ToolName::TestCode.as_str(), description, object(input))
         .with_title("Test code")
         .with_raw_output_schema(object(output))
         .with_annotations(

@@ -1,8 +1,8 @@
 //! Bytecode for the modules of a set of Python, made in sandboxes of the image: this machine's Python has another version,
 //! and a set can't be written by programs, so without it each import would compile again.
 //!
-//! Only the standard library runs there, on files that are only read. What comes back is not trusted more than the files
-//! themselves: it replaces nothing but the bytecode of the same files.
+//! Only the standard library runs there, and it only reads the files. The bytecode is trusted no more than the files themselves: it
+//! is written only as the bytecode of the same files.
 
 use std::fs;
 use std::io;
@@ -14,15 +14,16 @@ use isolator_pool::OutputLimits;
 use isolator_pool::engine::Progress;
 use isolator_pool::run::RunRequest;
 use isolator_pool::run::outcome::{Outcome, Status};
-use isolator_pool::run::workspace::{Workspace, WorkspaceBuilder, WorkspaceLimits};
+use isolator_pool::run::workspace::{WorkspaceBuilder, WorkspaceLimits};
 
 use super::error::BuildError;
-use super::{Sandboxes, run_in_sandbox};
+use super::sandboxes::{self, Sandboxes};
 use crate::config::Language;
+use crate::packages::blocking::blocking;
 use crate::packages::store::StoreError;
-use crate::packages::store::tree::{Entry, EntryKind};
+use crate::packages::store::tree::{EntryKind, TreeEntry};
 
-/// What compiles the files of a batch.
+/// The program that compiles the files of a batch.
 const PROGRAM: &str = include_str!("compile.py");
 
 /// Most files of a batch.
@@ -53,17 +54,17 @@ struct Module {
     size: u64,
 }
 
-/// Compiles all modules of a set, and writes their bytecode beside them.
+/// Compiles all modules of a set, and writes their bytecode to where Python looks for it.
 pub(super) async fn compile(
     sandboxes: &dyn Sandboxes,
     language: &Language,
     files: &Path,
-    entries: &[Entry],
+    entries: &[TreeEntry],
     tag: &str,
     say: Progress<'_>,
 ) -> Result<(), BuildError> {
     let mut modules = Vec::new();
-    for Entry { path, kind } in entries {
+    for TreeEntry { path, kind } in entries {
         let EntryKind::File { size, .. } = kind else { continue };
         let is_module = path.starts_with("lib/") && path.ends_with(".py");
         if is_module && *size <= LARGEST {
@@ -84,7 +85,7 @@ pub(super) async fn compile(
     Ok(())
 }
 
-/// Parts of the modules that fit a sandbox.
+/// Splits the modules into batches that fit a sandbox.
 fn batches(modules: Vec<Module>, most: u64) -> Vec<Vec<Module>> {
     let mut batches: Vec<Vec<Module>> = Vec::new();
     let mut bytes = 0;
@@ -113,9 +114,11 @@ async fn compile_batch(
     let mut waiting = vec![batch];
     while let Some(batch) = waiting.pop() {
         let request = request(language, &batch)?;
-        let outcome = run_in_sandbox(sandboxes, &language.name, request).await;
-        let outcome =
-            outcome.map_err(|why| BuildError::Target { language: language.name.clone(), why })?;
+        let outcome = sandboxes::run(sandboxes, &language.name, request).await;
+        let outcome = outcome.map_err(|error| BuildError::Target {
+            language: language.name.clone(),
+            why: error.into(),
+        })?;
         match made(&outcome, batch.len()) {
             Some(made) => {
                 let write: Vec<(PathBuf, Vec<u8>)> = made
@@ -123,17 +126,17 @@ async fn compile_batch(
                     .map(|(index, bytes)| (batch[index].path.clone(), bytes.to_vec()))
                     .collect();
                 let tag = tag.to_owned();
-                let written = tokio::task::spawn_blocking(move || {
+                let written = blocking(move || {
                     write.into_iter().try_for_each(|(path, bytes)| write_one(&path, &tag, &bytes))
                 });
-                written.await.map_err(|error| BuildError::Store(error.to_string()))??;
+                written.await??;
             }
             None if batch.len() > 1 => {
                 let mut first = batch;
                 let second = first.split_off(first.len() / 2);
                 waiting.extend([second, first]);
             }
-            // It works without, only slower.
+            // The module works without bytecode, only slower.
             None => {
                 let path = batch.first().map(|module| module.path.display().to_string());
                 tracing::info!(
@@ -151,38 +154,19 @@ fn request(language: &Language, batch: &[Module]) -> Result<RunRequest, BuildErr
     let total = batch.iter().map(|module| module.size).sum::<u64>();
     let limits = WorkspaceLimits { files: batch.len() + 1, total: total + PROGRAM.len() as u64 };
     let mut workspace = WorkspaceBuilder::new(limits);
-    let unfit =
-        |error: &dyn std::fmt::Display| BuildError::Store(format!("a batch of modules: {error}"));
-    let name = workspace.add(&language.default_file, PROGRAM.into());
-    let name = name.map_err(|error| unfit(&error))?;
+    let name = workspace.add(&language.default_file, PROGRAM.into())?;
     for (index, module) in batch.iter().enumerate() {
         let source = fs::read(&module.path).map_err(|error| StoreError::io(&module.path, error))?;
-        workspace.add(&format!("s/{index}"), source).map_err(|error| unfit(&error))?;
+        workspace.add(&format!("s/{index}"), source)?;
     }
     // Bytecode is seldom larger than twice its source; each file has a header.
     let most =
         usize::try_from(total * 4).unwrap_or(usize::MAX / 2) + batch.len() * 1024 + (1 << 20);
     let output = OutputLimits { head: most, tail: 0, kill: most as u64 + (1 << 20) };
-    Ok(program(language, &name, workspace.build(), TIMEOUT, output))
+    Ok(sandboxes::request(language, &name, workspace.build(), TIMEOUT, output))
 }
 
-/// A program of ours in a sandbox of the language.
-pub(super) fn program(
-    language: &Language,
-    name: &str,
-    workspace: Workspace,
-    timeout: Duration,
-    output: OutputLimits,
-) -> RunRequest {
-    let resources = language.sandbox.resources;
-    let argv = language.argv(name, &[name.to_owned()], resources.memory);
-    RunRequest {
-        env: language.env.clone(),
-        ..RunRequest::new(argv, workspace, timeout, resources, output)
-    }
-}
-
-/// The bytecode that a sandbox has made, with the index of each file; `None` if it did not finish as agreed.
+/// The bytecode that a sandbox has made, with the index of each file; `None` if its output is not as expected.
 fn made(outcome: &Outcome, count: usize) -> Option<Vec<(usize, &[u8])>> {
     if outcome.status != Status::Success || outcome.stdout.dropped > 0 {
         return None;

@@ -1,4 +1,4 @@
-//! The variables of tools: what they need to reach an index, and nothing else of this server.
+//! The variables of tools: those that they need to reach an index, and no others of this server.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -6,7 +6,7 @@ use std::ffi::OsString;
 
 use super::secrets::Secrets;
 
-/// What any program needs, and how it gets to other machines.
+/// Variables that any program needs, and those for the way to other machines.
 const COMMON: [&str; 24] = [
     "PATH",
     "HOME",
@@ -36,9 +36,9 @@ const COMMON: [&str; 24] = [
 
 /// The variables of a tool with their names, and the credentials in them.
 pub(super) struct Environment {
-    /// What it gets.
+    /// The variables.
     pub variables: BTreeMap<String, OsString>,
-    /// What must not be shown.
+    /// The credentials, which must not be shown.
     pub secrets: Secrets,
 }
 

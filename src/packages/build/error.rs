@@ -1,35 +1,61 @@
-//! Why there is no set, in words for an operator or whoever asked for packages.
+//! The errors of builds, in words for operators and for callers that asked for packages.
 
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::packages::requirement::Pins;
-use crate::packages::store::StoreError;
+use isolator_pool::pool::pools::ExecuteError;
+use isolator_pool::quote::quoted;
+use isolator_pool::run::workspace::FileError;
+use tokio::task::JoinError;
 
-/// Why there is no set. The texts are for people: they have no credentials and a bounded length.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+use crate::packages::lock::LockError;
+use crate::packages::store::StoreError;
+use crate::packages::store::tree::TreeError;
+use crate::packages::target::UnfitTarget;
+use crate::requirement::Pins;
+
+/// A build that failed. The texts are for people: they have no credentials and a bounded length.
+#[derive(Debug, thiserror::Error)]
 pub(crate) enum BuildError {
     /// The lock does not fit, or has something that no lock of ours has.
-    #[error("{0}")]
-    Lock(String),
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    /// The lock that the operator keeps was made for another image.
+    #[error(
+        "the lock of the set {set} was made for {lock}, and the image has {target} now; `isolator packages lock {set}` renews it"
+    )]
+    OtherTarget {
+        /// The set of the configuration.
+        set: String,
+        /// The target of its lock.
+        lock: String,
+        /// That of the image.
+        target: String,
+    },
     /// The image was asked for its interpreter, and there is no usable answer.
     #[error("which packages fit the image of {language} is not known: {why}")]
     Target {
         /// The language.
         language: String,
-        /// Why.
-        why: String,
+        /// The cause.
+        #[source]
+        why: TargetError,
     },
     /// A tool is not there.
     #[error(
-        "{tool} is needed to install packages and can't be started ({why}): install it, or name it in \
-         packages.tools.{tool} of the configuration"
+        "{tool} is needed to install packages and can't be started ({}): install it, or name it in packages.tools.{tool} of \
+         the configuration",
+        not_started(program, error)
     )]
     NoTool {
         /// Its name.
         tool: &'static str,
-        /// Why.
-        why: String,
+        /// The program, as the configuration names it.
+        program: PathBuf,
+        /// The cause.
+        #[source]
+        error: io::Error,
     },
     /// uv has no Python on this machine.
     #[error(
@@ -42,7 +68,7 @@ pub(crate) enum BuildError {
     Unreachable {
         /// The index, as people may see it.
         index: String,
-        /// What the tool said.
+        /// The output of the tool.
         said: String,
     },
     /// The index wants other credentials.
@@ -50,13 +76,13 @@ pub(crate) enum BuildError {
     Forbidden {
         /// The index, as people may see it.
         index: String,
-        /// What the tool said.
+        /// The output of the tool.
         said: String,
     },
     /// No versions fulfil the requirements.
     #[error("no versions fulfil all requirements (for {target}):\n{said}")]
     Unsolvable {
-        /// For what they have to be.
+        /// The target that they have to be for.
         target: String,
         /// The tool's explanation.
         said: String,
@@ -67,7 +93,7 @@ pub(crate) enum BuildError {
          version that has a wheel, or add the package to the image\n{said}"
     )]
     OnlySource {
-        /// For what it has to be.
+        /// The target that it has to be for.
         target: String,
         /// The tool's explanation.
         said: String,
@@ -85,7 +111,7 @@ pub(crate) enum BuildError {
         /// The version of the image's.
         has: String,
     },
-    /// What came from the index is no package.
+    /// A file from the index is no package.
     #[error(
         "the file of {package} is damaged or no package at all, so it can't be installed: ask for another version, or look at what \
          the index has\n{said}"
@@ -93,7 +119,7 @@ pub(crate) enum BuildError {
     Damaged {
         /// The package, as far as it is known.
         package: String,
-        /// What the tool said.
+        /// The output of the tool.
         said: String,
     },
     /// A file is not the one of the lock.
@@ -105,6 +131,9 @@ pub(crate) enum BuildError {
     /// A package has something that is refused.
     #[error("a package is refused: {0}")]
     Refused(String),
+    /// The tool has resolved something that no lock may have.
+    #[error("a package is refused: {0}")]
+    RefusedLock(#[source] LockError),
     /// A tool needed more memory than it may have.
     #[error(
         "{tool} was ended because it needed more than {most} MiB of memory (packages.buildMemoryMB): the description of a \
@@ -113,13 +142,13 @@ pub(crate) enum BuildError {
     Memory {
         /// The tool.
         tool: &'static str,
-        /// What it may have, in MiB.
+        /// Its limit, in MiB.
         most: u64,
     },
     /// It took too long.
     #[error("it took longer than {} s (packages.buildTimeout) and was given up; the last that was heard:\n{last}", after.as_secs())]
     Timeout {
-        /// How long it could take.
+        /// The limit.
         after: Duration,
         /// The last lines of the tool.
         last: String,
@@ -132,19 +161,72 @@ pub(crate) enum BuildError {
     Tool {
         /// Its name.
         tool: &'static str,
-        /// How it ended.
+        /// Its exit status.
         how: String,
-        /// What it said.
+        /// Its output.
         said: String,
     },
+    /// The processes of a tool could not be watched.
+    #[error("{tool} failed ({error}):\n{said}")]
+    Unwatched {
+        /// Its name.
+        tool: &'static str,
+        /// The cause.
+        #[source]
+        error: io::Error,
+        /// Its output.
+        said: String,
+    },
+    /// A path that a tool can't be given.
+    #[error("{} is not UTF-8: use another folder", .0.display())]
+    NotUtf8(PathBuf),
+    /// The modules of a set can't be brought to a sandbox.
+    #[error("a batch of modules: {0}")]
+    Batch(#[from] FileError),
     /// The store can't be used.
-    #[error("{0}")]
-    Store(String),
+    #[error(transparent)]
+    Store(StoreError),
+    /// A thread that reads or writes files has panicked.
+    #[error(transparent)]
+    Thread(#[from] JoinError),
+}
+
+/// The interpreter of an image is not known, or can't use packages.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum TargetError {
+    /// The language has none.
+    #[error("it has no interpreter that can use packages")]
+    NoInterpreter,
+    /// The program that asks it is no file for a sandbox.
+    #[error(transparent)]
+    Program(#[from] FileError),
+    /// No sandbox has run that program.
+    #[error(transparent)]
+    NotRun(#[from] ExecuteError),
+    /// The program failed.
+    #[error("asking its interpreter ended with {status} {}", quoted(last))]
+    Failed {
+        /// Its status.
+        status: &'static str,
+        /// The last line that it has printed.
+        last: String,
+    },
+    /// It is none for which packages can be installed.
+    #[error(transparent)]
+    Unfit(#[from] UnfitTarget),
+}
+
+fn not_started(program: &Path, error: &io::Error) -> String {
+    let program = program.display();
+    match error.kind() {
+        io::ErrorKind::NotFound => format!("{program} is not there"),
+        _ => format!("{program}: {error}"),
+    }
 }
 
 impl BuildError {
-    /// The same for a set that had to keep to locks.
-    pub(super) fn beside(self, pins: &Pins) -> Self {
+    /// The same error for a set that had to keep to locks.
+    pub(super) fn with_pins(self, pins: &Pins) -> Self {
         match self {
             Self::Unsolvable { target, said } if !pins.locks.is_empty() => {
                 let sets = pins.sets();
@@ -158,7 +240,7 @@ impl BuildError {
         }
     }
 
-    /// Whether the same requirements would have the same fate in a minute.
+    /// Whether the same requirements would most likely fail in the same way in a minute.
     pub(crate) const fn is_of_requirements(&self) -> bool {
         matches!(
             self,
@@ -169,6 +251,7 @@ impl BuildError {
                 | Self::Damaged { .. }
                 | Self::Mismatch(_)
                 | Self::Refused(_)
+                | Self::RefusedLock(_)
                 | Self::Memory { .. }
         )
     }
@@ -178,7 +261,16 @@ impl From<StoreError> for BuildError {
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::Full(folder) => Self::Full(folder),
-            error => Self::Store(error.to_string()),
+            error => Self::Store(error),
+        }
+    }
+}
+
+impl From<TreeError> for BuildError {
+    fn from(error: TreeError) -> Self {
+        match error {
+            TreeError::Refused(why) => Self::Refused(why),
+            TreeError::Store(error) => error.into(),
         }
     }
 }

@@ -1,6 +1,5 @@
-//! What tools have installed, made into what a sandbox can use.
+//! The files that tools have installed, adapted to the image.
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
@@ -11,18 +10,18 @@ use isolator_pool::quote::escaped;
 use pep440_rs::{Version, VersionSpecifiers};
 
 use crate::packages::store::StoreError;
-use crate::packages::store::tree::{Entry, EntryKind};
+use crate::packages::store::tree::{EntryKind, TreeEntry};
 
-/// Most modules that are remembered of a set.
+/// Most modules of a set that are listed.
 const MOST_MODULES: usize = 5_000;
 
 /// Largest script whose first line is changed, in bytes.
 const LARGEST_SCRIPT: u64 = 1 << 20;
 
-/// Folders of Python beside its modules.
+/// Folders of Python that may have modules.
 const LIBRARIES: [&str; 2] = ["lib", "lib64"];
 
-/// Moves what uv has installed for the Python of this machine to where the image's looks for it.
+/// Moves the modules from where the Python of this machine looks for them to where the image's does.
 pub(super) fn python(files: &Path, minor: &str, executable: &str) -> Result<(), StoreError> {
     // uv's lock for several that install into one folder.
     let lock = files.join(".lock");
@@ -55,7 +54,7 @@ pub(super) fn python(files: &Path, minor: &str, executable: &str) -> Result<(), 
     Ok(())
 }
 
-/// What is in a folder that may be missing.
+/// The entries of a folder, which may be missing.
 fn read_dir(folder: &Path) -> Result<Vec<fs::DirEntry>, StoreError> {
     let failed = |error| StoreError::io(folder, error);
     match fs::read_dir(folder) {
@@ -72,7 +71,7 @@ fn merge(from: &Path, to: &Path) -> Result<(), StoreError> {
         }
         return fs::rename(from, to).map_err(|error| StoreError::io(from, error));
     }
-    // Packages can nest folders as deeply as they like.
+    // Without recursion, because packages can nest folders deeply.
     let mut ahead = vec![(from.to_owned(), to.to_owned())];
     while let Some((from, to)) = ahead.pop() {
         for entry in read_dir(&from)? {
@@ -116,7 +115,7 @@ fn rewrite_script(path: &Path, executable: &str) -> Result<(), StoreError> {
     write().map_err(failed)
 }
 
-/// What follows the lines by which a script names Python, if it does.
+/// The rest of a script after the lines that name Python, if it begins with them.
 fn after_interpreter(content: &[u8]) -> Option<&[u8]> {
     let (first, rest) = split_line(content)?;
     let first = std::str::from_utf8(first).ok()?.strip_prefix("#!")?.trim();
@@ -135,10 +134,10 @@ fn split_line(text: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((&text[..end], &text[end + 1..]))
 }
 
-/// Longest description of a package that is looked at for what it says of Python, in bytes.
+/// The part of a package's description that is searched for its versions of Python, in bytes.
 const LONGEST_HEAD: u64 = 1 << 20;
 
-/// Most characters of what a package says of itself that people see.
+/// Most characters of a package's description that people see.
 const LONGEST_SHOWN: usize = 200;
 
 /// A package that is for other versions of Python than the image has.
@@ -146,12 +145,12 @@ const LONGEST_SHOWN: usize = 200;
 pub(super) struct OtherPython {
     /// Its name and version.
     pub package: String,
-    /// What it says.
+    /// The versions of Python that it says.
     pub wants: String,
 }
 
-/// Finds a package that says that it is not for this version of Python. uv looks only at the oldest version that a package is
-/// for; pip refuses it, and what it may do instead is import and fail.
+/// Finds a package that says that it is not for this version of Python. pip refuses such packages. uv compares only the oldest
+/// version that a package is for, and the package may fail when it is imported.
 pub(super) fn for_other_python(
     files: &Path,
     minor: &str,
@@ -176,7 +175,7 @@ pub(super) fn for_other_python(
             let found = fields.find(|(name, _)| name.eq_ignore_ascii_case(wanted));
             found.map(|(_, value)| value.trim()).unwrap_or_default()
         };
-        // As pip does: what can't be read says nothing.
+        // As in pip, versions that can't be read are ignored.
         let Ok(wants) = field("Requires-Python").parse::<VersionSpecifiers>() else { continue };
         if !wants.contains(&version) {
             let shown =
@@ -189,9 +188,9 @@ pub(super) fn for_other_python(
 }
 
 /// The topmost modules that Python can import from a set.
-pub(super) fn python_modules(entries: &[Entry], minor: &str) -> Vec<String> {
+pub(super) fn python_modules(entries: &[TreeEntry], minor: &str) -> Vec<String> {
     let folder = format!("lib/python{minor}/site-packages/");
-    let mut modules = BTreeSet::new();
+    let mut modules = Vec::new();
     for entry in entries {
         let Some(path) = entry.path.strip_prefix(&folder) else { continue };
         if !matches!(entry.kind, EntryKind::File { .. }) {
@@ -203,9 +202,15 @@ pub(super) fn python_modules(entries: &[Entry], minor: &str) -> Vec<String> {
         };
         let is_module = path.ends_with(".py") || path.ends_with(".so");
         if is_module && is_identifier(name) {
-            modules.insert(name);
+            modules.push(name);
         }
     }
+    listed(modules)
+}
+
+fn listed(mut modules: Vec<&str>) -> Vec<String> {
+    modules.sort_unstable();
+    modules.dedup();
     modules.into_iter().take(MOST_MODULES).map(str::to_owned).collect()
 }
 
@@ -216,26 +221,26 @@ fn is_identifier(name: &str) -> bool {
 }
 
 /// The packages that Node.js can load from a set.
-pub(super) fn node_modules(entries: &[Entry]) -> Vec<String> {
-    let mut modules = BTreeSet::new();
+pub(super) fn node_modules(entries: &[TreeEntry]) -> Vec<String> {
+    let mut modules = Vec::new();
     for entry in entries {
         let Some(path) = entry.path.strip_prefix("node_modules/") else { continue };
         let is_folder = entry.kind == EntryKind::Folder;
         let depth = path.matches('/').count();
         let is_package = if path.starts_with('@') { depth == 1 } else { depth == 0 };
         if is_folder && is_package && !path.starts_with('.') {
-            modules.insert(path);
+            modules.push(path);
         }
     }
-    modules.into_iter().take(MOST_MODULES).map(str::to_owned).collect()
+    listed(modules)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn files(paths: &[&str]) -> Vec<Entry> {
-        let entry = |path: &&str| Entry {
+    fn files(paths: &[&str]) -> Vec<TreeEntry> {
+        let entry = |path: &&str| TreeEntry {
             path: path.trim_end_matches('/').to_owned(),
             kind: if path.ends_with('/') {
                 EntryKind::Folder
@@ -247,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn modules_are_what_can_be_imported() {
+    fn modules_are_found_by_their_files() {
         let site = "lib/python3.13/site-packages";
         let paths = [
             "six.py",

@@ -1,7 +1,7 @@
 //! Building sets: with the tools of each ecosystem, outside of requests.
 //!
-//! A set is resolved into a lock, installed from the lock into a folder that nobody sees, made fit for sandboxes, compiled
-//! in a sandbox, listed with its hashes, and moved into the store by one rename. Nothing of a package runs meanwhile.
+//! A set is resolved into a lock, installed from the lock into a private folder, adapted to the image, compiled
+//! in a sandbox, listed with its hashes, and moved into the store by one rename. No code of a package runs meanwhile.
 
 mod bytecode;
 mod environment;
@@ -9,89 +9,69 @@ mod error;
 mod installed;
 mod npm;
 mod processes;
+mod sandboxes;
 mod secrets;
 mod tool;
 mod uv;
 mod watch;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
-use async_trait::async_trait;
 use isolator_pool::OutputLimits;
+use isolator_pool::engine::Progress;
 use isolator_pool::engine::preload::Interpreter;
-use isolator_pool::engine::{Progress, ToolGroup};
 use isolator_pool::lock::lock;
 use isolator_pool::quote::quoted;
-use isolator_pool::run::RunRequest;
-use isolator_pool::run::outcome::{Outcome, Status};
+use isolator_pool::run::outcome::Status;
 use isolator_pool::run::workspace::{WorkspaceBuilder, WorkspaceLimits};
 
 pub(crate) use error::BuildError;
-pub(crate) use watch::Bounds;
+pub(crate) use sandboxes::Sandboxes;
 
+use self::error::TargetError;
 use self::installed::OtherPython;
 use self::npm::Npm;
 use self::tool::Deadline;
 use self::uv::Uv;
-use self::watch::Watch;
+use self::watch::{Bounds, Watch};
 use crate::config::{Config, Language};
+use crate::packages::blocking;
 use crate::packages::lock::pins::keep_files;
 use crate::packages::lock::{
     CONSTRAINTS, Lock, LockError, PACKAGE, PACKAGE_LOCK, REQUIREMENTS, WANTED, node, python,
     read_bounded,
 };
-use crate::packages::requirement::Recipe;
-use crate::packages::store::tree::{self, Entry, TreeError};
+use crate::packages::store::tree::{self, TreeEntry, TreeError};
 use crate::packages::store::{Building, Store, StoreError, StoredSet};
 use crate::packages::target::{NODE_PROGRAM, PYTHON_PROGRAM, System, Target};
+use crate::requirement::Recipe;
 
-/// How long an interpreter can take to say what it is.
+/// The limit for the answer of an interpreter.
 const ASK_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What it may say.
+/// Limits of its answer.
 const ASK_OUTPUT: OutputLimits = OutputLimits { head: 1 << 16, tail: 1024, kill: 1 << 17 };
-
-/// How often a sandbox is asked for, and how long after one that was refused.
-const TRIES: u32 = 4;
-const TRY_AGAIN: Duration = Duration::from_secs(2);
-
-/// Runs programs of ours in sandboxes.
-#[async_trait]
-pub(crate) trait Sandboxes: Send + Sync {
-    /// Runs a program in a fresh sandbox of the language.
-    ///
-    /// # Errors
-    ///
-    /// Why there is no outcome.
-    async fn run(&self, language: &str, request: RunRequest) -> Result<Outcome, String>;
-
-    /// A group with limits for a tool, if the engine has such groups.
-    async fn tool_group(&self, name: String, bounds: &Bounds) -> Option<Box<dyn ToolGroup>>;
-
-    /// The digest of the language's image, if it is known.
-    fn image(&self, language: &str) -> Option<String>;
-}
 
 /// Builds sets.
 pub(crate) struct Builder {
     config: Arc<Config>,
     store: Store,
     sandboxes: Arc<dyn Sandboxes>,
-    /// What interpreters have said, by language and image.
+    /// The answers of interpreters, by language and image.
     targets: Mutex<HashMap<(String, String), Target>>,
 }
 
 impl Builder {
-    /// Puts the parts together.
+    /// A builder for the sets of a configuration.
     pub(crate) fn new(config: Arc<Config>, store: Store, sandboxes: Arc<dyn Sandboxes>) -> Self {
         Self { config, store, sandboxes, targets: Mutex::default() }
     }
 
-    /// For what the sets of a language are built. Asked in a sandbox once for each image.
+    /// The target of the sets of a language. A sandbox is asked once for each image.
     ///
     /// # Errors
     ///
@@ -102,32 +82,9 @@ impl Builder {
         if let Some(target) = key.as_ref().and_then(|key| lock(&self.targets).get(key).cloned()) {
             return Ok(target);
         }
-        let failed = |why: String| BuildError::Target { language: language.name.clone(), why };
-        let interpreter = language
-            .kernel
-            .ok_or_else(|| failed("it has no interpreter that can use packages".to_owned()))?;
-        let program = match interpreter {
-            Interpreter::Python => PYTHON_PROGRAM,
-            Interpreter::Node => NODE_PROGRAM,
-        };
-        let limits = WorkspaceLimits { files: 1, total: program.len() as u64 };
-        let mut workspace = WorkspaceBuilder::new(limits);
-        let name = workspace.add(&language.default_file, program.into());
-        let name = name.map_err(|error| failed(error.to_string()))?;
-        let request =
-            bytecode::program(language, &name, workspace.build(), ASK_TIMEOUT, ASK_OUTPUT);
-        let outcome = run_in_sandbox(&*self.sandboxes, &language.name, request).await;
-        let outcome = outcome.map_err(failed)?;
-        if outcome.status != Status::Success {
-            let said = String::from_utf8_lossy(&outcome.stderr.to_bytes()).into_owned();
-            let last = said.lines().last().unwrap_or_default();
-            let how = outcome.status.as_str();
-            return Err(failed(format!(
-                "asking its interpreter ended with {how} {}",
-                quoted(last)
-            )));
-        }
-        let target = Target::read(interpreter, &outcome.stdout.to_bytes()).map_err(failed)?;
+        let target = self.ask(language).await;
+        let target =
+            target.map_err(|why| BuildError::Target { language: language.name.clone(), why })?;
         // Only if it was this image that has answered.
         if let Some(key) =
             key.filter(|key| known(self.sandboxes.image(&language.name)).as_ref() == Some(key))
@@ -135,6 +92,27 @@ impl Builder {
             lock(&self.targets).insert(key, target.clone());
         }
         Ok(target)
+    }
+
+    /// Asks the interpreter of a language for its description.
+    async fn ask(&self, language: &Language) -> Result<Target, TargetError> {
+        let interpreter = language.kernel.ok_or(TargetError::NoInterpreter)?;
+        let program = match interpreter {
+            Interpreter::Python => PYTHON_PROGRAM,
+            Interpreter::Node => NODE_PROGRAM,
+        };
+        let limits = WorkspaceLimits { files: 1, total: program.len() as u64 };
+        let mut workspace = WorkspaceBuilder::new(limits);
+        let name = workspace.add(&language.default_file, program.into())?;
+        let workspace = workspace.build();
+        let request = sandboxes::request(language, &name, workspace, ASK_TIMEOUT, ASK_OUTPUT);
+        let outcome = sandboxes::run(&*self.sandboxes, &language.name, request).await?;
+        if outcome.status != Status::Success {
+            let said = String::from_utf8_lossy(&outcome.stderr.to_bytes()).into_owned();
+            let last = said.lines().last().unwrap_or_default().to_owned();
+            return Err(TargetError::Failed { status: outcome.status.as_str(), last });
+        }
+        Ok(Target::read(interpreter, &outcome.stdout.to_bytes())?)
     }
 
     /// Finds the versions that fulfil the requirements, in the index as it is now. Dropping the future ends the tools.
@@ -175,12 +153,13 @@ impl Builder {
         };
         let input = match recipe.interpreter {
             Interpreter::Python => python::wanted(recipe),
-            Interpreter::Node => node::wanted(recipe, &target.name)
-                .map_err(|said| BuildError::Unsolvable { target: target.name.clone(), said })?,
+            Interpreter::Node => {
+                node::wanted(recipe, &target.name).map_err(|error| unsolvable(&target, &error))?
+            }
         };
         write(&building.folder().join(wanted), &input)?;
         if let Some(former) = former {
-            write(&building.folder().join(locked), &former.files[locked])?;
+            write(&building.folder().join(locked), former.locked())?;
         }
         let cache = building.cache(match recipe.interpreter {
             Interpreter::Python => "uv",
@@ -198,22 +177,20 @@ impl Builder {
             }
             Interpreter::Node => self.npm(&target, &watch, deadline, &cache).resolve(say).await,
         };
-        resolved.map_err(|error| error.beside(&recipe.pins))?;
+        resolved.map_err(|error| error.with_pins(&recipe.pins))?;
         let path = building.folder().join(locked);
         let resolved = read_bounded(&path).map_err(|error| StoreError::io(&path, error))?;
         let resolved = match recipe.interpreter {
             Interpreter::Python => python::with_target(&target.name, &resolved),
             Interpreter::Node => resolved,
         };
-        let files = BTreeMap::from([(wanted, input), (locked, resolved)]);
-        // What no lock may have comes from a package that wants it.
-        let lock = Lock::of(recipe.interpreter, files)
-            .map_err(|error: LockError| BuildError::Refused(error.to_string()))?;
+        // Whatever no lock may have comes from a package that wants it.
+        let lock =
+            Lock::of(recipe.interpreter, [input, resolved]).map_err(BuildError::RefusedLock)?;
         let lock = match recipe.pins.locks.is_empty() {
             true => lock,
-            false => {
-                keep_files(lock, recipe.interpreter, &recipe.pins).map_err(BuildError::Mismatch)?
-            }
+            false => keep_files(lock, recipe.interpreter, &recipe.pins)
+                .map_err(|error| BuildError::Mismatch(error.to_string()))?,
         };
         say(&format!("resolved {} packages", lock.packages.len()));
         Ok(lock)
@@ -238,12 +215,13 @@ impl Builder {
         let asked = deadline.bound("asking the image for its interpreter", self.target(language));
         let target = asked.await??;
         if lock.target != target.name {
-            return Err(BuildError::Lock(format!(
+            let message = format!(
                 "the lock was made for {}, and the image of {} has {}: write it again with `isolator packages lock`",
                 quoted(&lock.target),
                 language.name,
                 target.name
-            )));
+            );
+            return Err(LockError::new(message).into());
         }
         let building = self.begin().await?;
         let watch = self.watch(&building).await;
@@ -266,8 +244,7 @@ impl Builder {
         // npm leaves out what is for other systems, or only wanted by such.
         let packages = match recipe.interpreter {
             Interpreter::Python => lock.packages.clone(),
-            Interpreter::Node => node::installed(&lock.files[PACKAGE_LOCK], &files)
-                .map_err(|error| BuildError::Lock(error.to_string()))?,
+            Interpreter::Node => node::installed(lock.locked(), &files)?,
         };
         let set = StoredSet {
             hash: lock.hash.clone(),
@@ -282,9 +259,9 @@ impl Builder {
             built: SystemTime::now(),
         };
         let store = self.store.clone();
-        let published = blocking(move || {
+        let published = try_blocking(move || {
             building.publish(&set, &entries)?;
-            // What another process has built in the meantime is as good.
+            // A set that another process has built in the meantime is the same.
             let found = store.find(&set.hash);
             found.ok_or(StoreError::NoSuchSet(set.hash))
         });
@@ -301,24 +278,23 @@ impl Builder {
         say: Progress<'_>,
     ) -> Result<(), BuildError> {
         let building = watch.building;
-        let unfit = |error: LockError| BuildError::Lock(error.to_string());
         match &target.system {
             System::Python { minor, executable, .. } => {
                 uv::check_folder(&self.config)?;
-                let (_, pinned) = python::parse(&lock.files[REQUIREMENTS]).map_err(unfit)?;
-                // Written anew from what was understood.
+                let (_, pinned) = python::parse(lock.locked())?;
+                // Only the parsed packages are written.
                 write(&building.folder().join(REQUIREMENTS), &python::text(&pinned))?;
                 let cache = building.cache("uv");
                 let uv = self.uv(target, watch, deadline, &cache);
                 if !pinned.is_empty() {
                     uv.install(&building.files(), say).await?;
                 }
-                // What is moved next may lead nowhere else.
+                // Before files are moved: no link may lead outside.
                 self.inspect(&building.files()).await?;
                 let (files, minor, executable) =
                     (building.files(), minor.clone(), executable.clone());
                 let version = target.version.clone();
-                let other = blocking(move || {
+                let other = try_blocking(move || {
                     installed::python(&files, &minor, &executable)?;
                     installed::for_other_python(&files, &minor, &version)
                 });
@@ -331,22 +307,22 @@ impl Builder {
                 }
             }
             System::Node { .. } => {
-                node::parse(&lock.files[PACKAGE_LOCK]).map_err(unfit)?;
+                node::parse(lock.locked())?;
                 let files = building.files();
-                let package = node::wanted(recipe, &target.name).map_err(BuildError::Lock)?;
+                let package = node::wanted(recipe, &target.name)?;
                 write(&files.join(PACKAGE), &package)?;
-                write(&files.join(PACKAGE_LOCK), &lock.files[PACKAGE_LOCK])?;
+                write(&files.join(PACKAGE_LOCK), lock.locked())?;
                 let cache = building.cache("npm");
                 self.npm(target, watch, deadline, &cache).install(&files, say).await
             }
         }
     }
 
-    /// Looks at what was installed, and sets its permissions.
-    async fn inspect(&self, files: &Path) -> Result<Vec<Entry>, BuildError> {
+    /// Lists the installed files, and sets their permissions.
+    async fn inspect(&self, files: &Path) -> Result<Vec<TreeEntry>, BuildError> {
         let most = self.config.packages.max_store.as_bytes();
         let files = files.to_owned();
-        let inspected = tokio::task::spawn_blocking(move || {
+        try_blocking(move || {
             let entries = tree::entries(&files)?;
             let bytes = tree::bytes(&entries);
             if bytes > most {
@@ -358,18 +334,13 @@ impl Builder {
             }
             tree::set_permissions(&files, &entries)?;
             Ok(entries)
-        });
-        match inspected.await {
-            Ok(Ok(entries)) => Ok(entries),
-            Ok(Err(TreeError::Refused(why))) => Err(BuildError::Refused(why)),
-            Ok(Err(TreeError::Store(error))) => Err(error.into()),
-            Err(error) => Err(BuildError::Store(error.to_string())),
-        }
+        })
+        .await
     }
 
     async fn begin(&self) -> Result<Building, BuildError> {
         let (store, most) = (self.store.clone(), self.config.packages.max_cache());
-        blocking(move || store.begin(most)).await
+        try_blocking(move || store.begin(most)).await
     }
 
     async fn watch<'b>(&self, building: &'b Building) -> Watch<'b> {
@@ -404,37 +375,18 @@ pub(crate) fn index_of(config: &Config, interpreter: Interpreter) -> String {
     config.packages.index(interpreter).map(ToString::to_string).unwrap_or_default()
 }
 
-/// Runs a program of ours. A server that is busy is asked again.
-async fn run_in_sandbox(
-    sandboxes: &dyn Sandboxes,
-    language: &str,
-    request: RunRequest,
-) -> Result<Outcome, String> {
-    let mut tries = 1;
-    loop {
-        match sandboxes.run(language, request.clone()).await {
-            Err(error) if tries < TRIES => {
-                tracing::info!(
-                    language,
-                    error,
-                    "a sandbox for building packages was not to be had; trying again"
-                );
-                tokio::time::sleep(TRY_AGAIN).await;
-                tries += 1;
-            }
-            result => return result,
-        }
-    }
+fn unsolvable(target: &Target, error: &LockError) -> BuildError {
+    BuildError::Unsolvable { target: target.name.clone(), said: error.to_string() }
 }
 
-/// Does what blocks where that is allowed.
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
-) -> Result<T, BuildError> {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(done) => done.map_err(BuildError::from),
-        Err(error) => Err(BuildError::Store(error.to_string())),
-    }
+async fn try_blocking<T, E>(
+    work: impl FnOnce() -> Result<T, E> + Send + 'static,
+) -> Result<T, BuildError>
+where
+    T: Send + 'static,
+    E: Into<BuildError> + Send + 'static,
+{
+    blocking::blocking(work).await?.map_err(Into::into)
 }
 
 fn write(path: &Path, text: &str) -> Result<(), StoreError> {

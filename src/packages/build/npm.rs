@@ -16,7 +16,7 @@ use isolator_pool::engine::preload::Interpreter;
 use percent_encoding::percent_decode_str;
 
 use super::environment::Environment;
-use super::error::BuildError;
+use super::error::{BuildError, TargetError};
 use super::secrets::credentials;
 use super::tool::{Call, Deadline, Failed};
 use super::watch::Watch;
@@ -27,7 +27,7 @@ use crate::packages::target::{System, Target};
 
 const NPM: &str = "npm";
 
-/// The same for each call. What could be set otherwise in a file or variable is set here, too.
+/// The arguments of each call. They also set what a file or variable could set otherwise.
 const ARGUMENTS: [&str; 26] = [
     "--ignore-scripts",
     "--allow-git=none",
@@ -58,7 +58,7 @@ const ARGUMENTS: [&str; 26] = [
     "--os=linux",
 ];
 
-/// Variables of npm that say how it reaches an index, and not which.
+/// Variables of npm for the way to an index, but not for the index itself.
 const SETTINGS: [&str; 10] = [
     "npm_config_ca",
     "npm_config_cafile",
@@ -75,10 +75,10 @@ const SETTINGS: [&str; 10] = [
 /// The part of its memory that npm may have for objects of JavaScript.
 const HEAP: (u64, u64) = (3, 4);
 
-/// What Node.js reserves for machine code and does not use, in bytes.
+/// Memory that Node.js reserves for machine code and does not use, in bytes.
 const RESERVED: u64 = 512 << 20;
 
-/// How npm is called for one set.
+/// The calls of npm for one set.
 pub(super) struct Npm<'n> {
     pub config: &'n Config,
     pub target: &'n Target,
@@ -96,7 +96,7 @@ impl Npm<'_> {
 
     /// Installs what `package-lock.json` in `folder` has.
     pub(super) async fn install(&self, folder: &Path, say: Progress<'_>) -> Result<(), BuildError> {
-        self.run(folder, &["ci", "--prefer-offline"], told, say).await?;
+        self.run(folder, &["ci", "--prefer-offline"], progress, say).await?;
         for name in [PACKAGE, PACKAGE_LOCK, "node_modules/.package-lock.json"] {
             let path = folder.join(name);
             match fs::remove_file(&path) {
@@ -115,11 +115,14 @@ impl Npm<'_> {
         &self,
         folder: &Path,
         command: &[&str],
-        tell: fn(&str) -> Option<String>,
+        progress: fn(&str) -> Option<String>,
         say: Progress<'_>,
     ) -> Result<(), BuildError> {
         let System::Node { cpu, libc } = &self.target.system else {
-            return Err(BuildError::Store("npm was asked for another language".to_owned()));
+            return Err(BuildError::Target {
+                language: self.target.name.clone(),
+                why: TargetError::NoInterpreter,
+            });
         };
         let index = self.config.packages.index(Interpreter::Node);
         let mut arguments: Vec<OsString> =
@@ -133,7 +136,7 @@ impl Npm<'_> {
             SETTINGS.contains(&lower.as_str())
                 || (index.is_none() && (lower.starts_with("npm_config_") || lower == "npm_token"))
         });
-        // What it writes anywhere counts.
+        // Its temporary files count as well.
         env.set("TMPDIR", self.watch.building.folder());
         // It collects its garbage before it reaches its bound.
         let heap = self.config.packages.build_memory.as_mib() / HEAP.1 * HEAP.0;
@@ -153,7 +156,7 @@ impl Npm<'_> {
             reserved: RESERVED,
             watch: self.watch,
             secrets: &env.secrets,
-            tell,
+            progress,
         };
         match call.run(self.deadline, say).await? {
             Ok(()) => Ok(()),
@@ -161,7 +164,7 @@ impl Npm<'_> {
         }
     }
 
-    /// The files that configure npm for one index. They are removed when what is returned is dropped.
+    /// Writes the files that configure npm for one index. They are removed when the guard is dropped.
     fn settings(&self, index: &Index, env: &mut Environment) -> Result<Settings, BuildError> {
         let url = index.with_credentials().unwrap_or_default();
         env.secrets.add_address(url);
@@ -187,7 +190,7 @@ impl Npm<'_> {
         Ok(settings)
     }
 
-    /// What a failure means, with npm's own explanation.
+    /// The error that a failure means, with npm's own explanation.
     fn explained(&self, failed: Failed, index: Option<&Index>) -> BuildError {
         let Failed { status, said } = failed;
         let package = damaged(&said).unwrap_or_else(|| "a package".to_owned());
@@ -265,7 +268,7 @@ impl Drop for Settings {
     }
 }
 
-/// npm's settings for an index: it takes credentials beside an address, not in it.
+/// npm's settings for an index. npm takes no credentials in an address, so they get a line of their own.
 fn npmrc(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").unwrap_or(("https", url));
     let rest = rest.split(['?', '#']).next().unwrap_or_default();
@@ -292,7 +295,7 @@ fn npmrc(url: &str) -> String {
     text
 }
 
-/// The package whose file could not be used, or those that came last before it was found out: npm names it only sometimes.
+/// The package whose file could not be used, or the last ones before the error: npm does not always name it.
 fn damaged(said: &str) -> Option<String> {
     const MOST: usize = 5;
     let named = said.lines().rev().find_map(|line| {
@@ -310,7 +313,7 @@ fn damaged(said: &str) -> Option<String> {
     (!came.is_empty()).then(|| came.join(" or "))
 }
 
-/// What npm says about a failure, without the lines and words that say nothing about it.
+/// npm's output about a failure, without lines and words that say nothing about it.
 fn without_noise(said: &str) -> String {
     let is_noise = |line: &&str| {
         line.starts_with("npm http ")
@@ -326,8 +329,8 @@ fn without_noise(said: &str) -> String {
     lines.filter(|line| *line != "npm error").collect::<Vec<_>>().join("\n")
 }
 
-/// What people are told of a line of npm.
-fn told(line: &str) -> Option<String> {
+/// The progress that a line of npm means.
+fn progress(line: &str) -> Option<String> {
     file_of(line)?.strip_suffix(".tgz").map(|name| format!("downloaded {name}"))
 }
 
@@ -342,7 +345,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn credentials_stand_beside_the_address() {
+    fn credentials_are_separate_from_the_address() {
         for (url, expected) in [
             ("https://index.example", "registry=https://index.example/\n"),
             (
@@ -360,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_can_not_be_used_is_known_by_its_package() {
+    fn the_package_of_a_damaged_file_is_found() {
         let fetched = |name: &str| {
             format!("npm http fetch GET 200 http://i.example/{name}/-/{name}-1.0.0.tgz 5ms\n")
         };
@@ -376,7 +379,7 @@ mod tests {
     #[test]
     fn people_see_which_files_came() {
         let line = "npm http fetch GET 200 https://index.example/lodash/-/lodash-4.17.21.tgz 31ms (cache miss)";
-        assert_eq!(told(line).as_deref(), Some("downloaded lodash-4.17.21"));
-        assert_eq!(told("npm http fetch GET 200 https://index.example/lodash 9ms"), None);
+        assert_eq!(progress(line).as_deref(), Some("downloaded lodash-4.17.21"));
+        assert_eq!(progress("npm http fetch GET 200 https://index.example/lodash 9ms"), None);
     }
 }

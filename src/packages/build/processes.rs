@@ -1,4 +1,4 @@
-//! The processes of a tool: it and all that it has started, as `/proc` shows them.
+//! The processes of a tool: it and all its descendants, as `/proc` shows them.
 
 use std::collections::HashSet;
 use std::fs;
@@ -13,14 +13,14 @@ struct Process {
     group: i32,
 }
 
-/// What processes have together.
+/// The sums of several processes.
 #[derive(Debug, Default, Clone)]
 pub(super) struct Together {
-    /// They.
+    /// The processes.
     pub pids: Vec<Pid>,
     /// Processes and threads.
     pub tasks: u64,
-    /// Bytes of memory that no file has.
+    /// Bytes of memory that is not backed by files.
     pub memory: u64,
 }
 
@@ -46,18 +46,18 @@ pub(super) fn of_tool(leader: Pid) -> Together {
     }
 }
 
-/// What `proc_pid_stat(5)` says of a process. It may have ended.
+/// Reads a process as `proc_pid_stat(5)` describes it. It may have ended.
 fn read(entry: &fs::DirEntry) -> Option<Process> {
     let pid = Pid::from_raw(entry.file_name().to_str()?.parse().ok()?)?;
     let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
-    // Its name can have anything in it, and is in brackets.
+    // Its name is in brackets, and can have any characters.
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(1);
     let (parent, group) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
     Some(Process { pid, parent, group })
 }
 
 impl Together {
-    /// Adds a process with what `proc_pid_status(5)` says of it.
+    /// Adds a process with its values of `proc_pid_status(5)`.
     fn add(&mut self, pid: Pid) {
         self.pids.push(pid);
         let path = format!("/proc/{}/status", pid.as_raw_nonzero());

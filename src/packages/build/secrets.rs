@@ -1,4 +1,4 @@
-//! Credentials in what tools print: they are taken out before anybody sees it.
+//! Credentials in the output of tools: they are removed before it is shown or logged.
 
 use std::sync::LazyLock;
 
@@ -6,10 +6,10 @@ use isolator_pool::quote::escaped_lines;
 use percent_encoding::percent_decode_str;
 use regex::Regex;
 
-/// What stands for something that nobody may see.
+/// The replacement for a credential.
 const HIDDEN: &str = "***";
 
-/// Shorter secrets are only hidden where they stand in an address: as words of their own they would be everywhere.
+/// Shorter secrets are only hidden in addresses: as plain words they would match everywhere.
 const SHORTEST: usize = 4;
 
 /// Name and password in an address.
@@ -27,7 +27,7 @@ static SETTING: LazyLock<Regex> = LazyLock::new(|| {
     )
 });
 
-/// The credentials that a tool was given, and how they look in its output.
+/// The credentials that a tool was given, in the spellings of its output.
 #[derive(Default, Clone)]
 pub(super) struct Secrets {
     /// Longest first, so that no rest of a longer one stays.
@@ -38,7 +38,7 @@ impl Secrets {
     /// Learns the credentials in an address.
     pub(super) fn add_address(&mut self, address: &str) {
         if let Some((user, password)) = credentials(address) {
-            // A name beside a password is no secret, and may be any word. Alone it is a token.
+            // A user name with a password is no secret, and may be any word. Alone it is a token.
             let secret = password.unwrap_or(user);
             self.add(&secret);
             self.add(&percent_decode_str(&secret).decode_utf8_lossy());
@@ -65,11 +65,11 @@ impl Secrets {
     pub(super) fn add(&mut self, text: &str) {
         if text.len() >= SHORTEST && !self.texts.iter().any(|known| known == text) {
             self.texts.push(text.to_owned());
-            self.texts.sort_by_key(|text| std::cmp::Reverse(text.len()));
+            self.texts.sort_unstable_by_key(|text| std::cmp::Reverse(text.len()));
         }
     }
 
-    /// The text without credentials, and without characters that do something in a terminal.
+    /// The text without credentials, and without characters that control a terminal.
     pub(super) fn hide(&self, text: &str) -> String {
         let mut hidden = text.to_owned();
         for secret in &self.texts {
@@ -80,7 +80,7 @@ impl Secrets {
         let hidden = SETTING.replace_all(&hidden, format!("${{begin}}{HIDDEN}"));
         let is_shown = |c: &char| *c == '\n' || !c.is_control();
         let hidden: String = hidden.chars().filter(is_shown).collect();
-        // Marks that turn the direction of text, and what can't be seen: an index may have written it.
+        // Also marks of direction and invisible characters, which an index may have written.
         escaped_lines(&hidden).into_owned()
     }
 }

@@ -1,6 +1,6 @@
-//! Tools as processes: started with little, watched, bounded, and never left behind.
+//! Tools as processes: started with few variables, watched, bounded, and never left behind.
 //!
-//! A tool and its children are one process group, which is killed when nobody waits anymore. Standard input is the file
+//! A tool and its children are one process group, which is killed when its build is cancelled. Standard input is the file
 //! whose lock keeps the folder of the build: if this process is killed, the folder stays until the tool has ended, too.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -25,7 +25,7 @@ use super::watch::Watch;
 /// Longest line that is looked at, in bytes.
 const LONGEST_LINE: u64 = 8 * 1024;
 
-/// Bytes of what a tool says that are kept: its end, where the reason of a failure is.
+/// Bytes of a tool's output that are kept: its end, where the reason of a failure is.
 const KEPT: usize = 16 * 1024;
 
 /// Bytes of it that people see.
@@ -34,7 +34,7 @@ const SHOWN: usize = 4 * 1024;
 /// The nice value of tools.
 const PRIORITY: i32 = 10;
 
-/// After its end, what children of a tool may still hold open is waited for so long.
+/// How long to wait, after the end of a tool, for streams that its children hold open.
 const STREAMS_CLOSE: Duration = Duration::from_secs(2);
 
 /// A tool's call.
@@ -55,22 +55,22 @@ pub(super) struct Call<'c> {
     pub reserved: u64,
     /// Its bounds.
     pub watch: &'c Watch<'c>,
-    /// What must not be shown.
+    /// Credentials, which must not be shown.
     pub secrets: &'c Secrets,
-    /// What people are told of a line, if anything.
-    pub tell: fn(&str) -> Option<String>,
+    /// The progress that a line means, if any.
+    pub progress: fn(&str) -> Option<String>,
 }
 
-/// What a tool said before it failed.
+/// A tool that failed, with the end of its output.
 #[derive(Debug)]
 pub(super) struct Failed {
-    /// How it ended.
+    /// Its exit status.
     pub status: ExitStatus,
-    /// The end of what it said, without credentials.
+    /// The end of its output, without credentials.
     pub said: String,
 }
 
-/// The end of what a tool says.
+/// The end of a tool's output.
 #[derive(Default)]
 struct Said {
     lines: VecDeque<String>,
@@ -135,14 +135,9 @@ impl Call<'_> {
         deadline: Deadline,
         say: Progress<'_>,
     ) -> Result<Result<(), Failed>, BuildError> {
-        let no_tool = |error: &io::Error| BuildError::NoTool {
-            tool: self.tool,
-            why: match error.kind() {
-                io::ErrorKind::NotFound => format!("{} is not there", self.program.display()),
-                _ => format!("{}: {error}", self.program.display()),
-            },
-        };
-        let lock = self.lock.try_clone().map_err(|error| no_tool(&error))?;
+        let (tool, program) = (self.tool, &self.program);
+        let no_tool = |error| BuildError::NoTool { tool, program: program.clone(), error };
+        let lock = self.lock.try_clone().map_err(no_tool)?;
         let mut child = Command::new(&self.program)
             .args(&self.arguments)
             .env_clear()
@@ -154,7 +149,7 @@ impl Call<'_> {
             .process_group(0)
             .kill_on_drop(true)
             .spawn()
-            .map_err(|error| no_tool(&error))?;
+            .map_err(no_tool)?;
         let group = Group(child.id().and_then(|id| Pid::from_raw(id.cast_signed())));
         // Requests come first. What the tool starts from now on has its priority.
         if let Some(pid) = group.0
@@ -166,9 +161,9 @@ impl Call<'_> {
         let follow = self.follow(&mut child, &said, say);
         let watched = self.watch.during_tool(self.tool, self.reserved, group.0, follow);
         let ended = tokio::time::timeout_at(deadline.at, watched).await;
-        // Also children that it has left behind.
+        // Ends children that it has left behind.
         drop(group);
-        // Nothing is written anymore when its folders are removed.
+        // After that, it can't write into folders that are being removed.
         let _ = tokio::time::timeout(STREAMS_CLOSE, child.wait()).await;
         let said = said.into_inner().unwrap_or_default();
         match ended {
@@ -180,11 +175,9 @@ impl Call<'_> {
                 }
                 Err(BuildError::Timeout { after: deadline.after, last })
             }
-            Ok(Ok(Err(error))) => Err(BuildError::Tool {
-                tool: self.tool,
-                how: error.to_string(),
-                said: said.last(SHOWN),
-            }),
+            Ok(Ok(Err(error))) => {
+                Err(BuildError::Unwatched { tool, error, said: said.last(SHOWN) })
+            }
             Ok(Ok(Ok(status))) => {
                 if status.success() {
                     return Ok(Ok(()));
@@ -194,7 +187,7 @@ impl Call<'_> {
         }
     }
 
-    /// Reads what it says until it ends.
+    /// Reads its output until it ends.
     async fn follow(
         &self,
         child: &mut Child,
@@ -238,8 +231,8 @@ impl Call<'_> {
             if text.is_empty() {
                 continue;
             }
-            if let Some(told) = (self.tell)(&text) {
-                say(&told);
+            if let Some(line) = (self.progress)(&text) {
+                say(&line);
             }
             tracing::debug!(tool = self.tool, "{text}");
             if let Ok(mut said) = said.lock() {
@@ -249,7 +242,7 @@ impl Call<'_> {
     }
 }
 
-/// Until when a build may take.
+/// The time when a build has to end.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Deadline {
     at: tokio::time::Instant,
@@ -257,7 +250,7 @@ pub(super) struct Deadline {
 }
 
 impl Deadline {
-    /// So long from now.
+    /// A deadline after this time from now.
     pub(super) fn after(after: Duration) -> Self {
         // A century later is never.
         let now = tokio::time::Instant::now();
@@ -269,7 +262,7 @@ impl Deadline {
     ///
     /// # Errors
     ///
-    /// [`BuildError::Timeout`], with what was being done.
+    /// [`BuildError::Timeout`], with the current step.
     pub(super) async fn bound<T>(
         self,
         doing: &str,
@@ -290,7 +283,7 @@ mod tests {
     use crate::packages::build::watch::Bounds;
     use crate::packages::store::Store;
 
-    /// Runs a script as a tool, in the folder of a build. Returns what people were told, too.
+    /// Runs a script as a tool, in the folder of a build. Returns its result and the progress.
     async fn run(
         script: &str,
         after: Duration,
@@ -313,16 +306,16 @@ mod tests {
             reserved: 0,
             watch: &watch,
             secrets: &secrets,
-            tell: |line| line.strip_prefix("told ").map(str::to_owned),
+            progress: |line| line.strip_prefix("step ").map(str::to_owned),
         };
-        let told = Mutex::new(Vec::new());
-        let say = |line: &str| told.lock().unwrap().push(line.to_owned());
+        let steps = Mutex::new(Vec::new());
+        let say = |line: &str| steps.lock().unwrap().push(line.to_owned());
         let ended = call.run(Deadline::after(after), &say).await.and_then(|ended| {
             let reached =
                 ended.as_ref().err().and_then(|it| watch.explain("sh", it.status, &it.said));
             reached.map_or(Ok(ended), Err)
         });
-        (ended, told.into_inner().unwrap())
+        (ended, steps.into_inner().unwrap())
     }
 
     const MIB: u64 = 1 << 20;
@@ -330,11 +323,11 @@ mod tests {
     const LONG: Duration = Duration::from_secs(30);
 
     #[tokio::test]
-    async fn what_a_tool_says_is_bounded_and_has_no_credentials() {
+    async fn output_of_tools_is_bounded_and_has_no_credentials() {
         let script =
-            "echo told the very secret; seq 1 100000; echo the end is very secret >&2; exit 3";
-        let (ended, told) = run(script, LONG).await;
-        assert_eq!(told, ["the ***"]);
+            "echo step the very secret; seq 1 100000; echo the end is very secret >&2; exit 3";
+        let (ended, steps) = run(script, LONG).await;
+        assert_eq!(steps, ["the ***"]);
         let Failed { status, said } = ended.unwrap().unwrap_err();
         assert_eq!(status.code(), Some(3));
         assert!(said.len() <= SHOWN + 10 && said.contains("the end is ***"), "{said}");
@@ -359,7 +352,7 @@ mod tests {
         let status = format!("/proc/{}/status", child.trim());
         for _ in 0..100 {
             match std::fs::read_to_string(&status) {
-                // A zombie waits for whoever adopted it.
+                // A zombie waits for the process that adopted it.
                 Ok(text) if !text.contains("State:\tZ") => {
                     tokio::time::sleep(Duration::from_millis(50)).await;
                 }
@@ -393,7 +386,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_child_that_keeps_the_streams_open_holds_nobody_up() {
+    async fn a_child_that_keeps_the_streams_open_does_not_delay_the_build() {
         let began = std::time::Instant::now();
         let (ended, _) = run("sleep 600 & exit 0", LONG).await;
         assert!(ended.unwrap().is_ok());

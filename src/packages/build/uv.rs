@@ -13,7 +13,7 @@ use isolator_pool::engine::Progress;
 use isolator_pool::engine::preload::Interpreter;
 
 use super::environment::Environment;
-use super::error::BuildError;
+use super::error::{BuildError, TargetError};
 use super::tool::{Call, Deadline, Failed};
 use super::watch::Watch;
 use crate::config::{Config, Index};
@@ -22,7 +22,7 @@ use crate::packages::target::{System, Target};
 
 const UV: &str = "uv";
 
-/// Variables of uv that say how it works, and not where packages come from.
+/// Variables of uv for the way it works, but not for the origin of packages.
 const SETTINGS: [&str; 17] = [
     "UV_CONCURRENT_DOWNLOADS",
     "UV_CONCURRENT_INSTALLS",
@@ -43,7 +43,7 @@ const SETTINGS: [&str; 17] = [
     "UV_TORCH_BACKEND",
 ];
 
-/// Variables of uv that say where packages come from.
+/// Variables of uv for the origin of packages.
 const INDEXES: [&str; 8] = [
     "UV_CONFIG_FILE",
     "UV_CREDENTIALS_DIR",
@@ -55,7 +55,7 @@ const INDEXES: [&str; 8] = [
     "UV_INDEX_URL",
 ];
 
-/// What uv says if a file is not what it should be, and if it did not come.
+/// The words of uv for a damaged file, and for one that was not received.
 const DAMAGED: [&str; 3] =
     ["Failed to extract archive", "invalid package format", "Invalid zip file"];
 const UNREACHABLE: [&str; 8] = [
@@ -69,7 +69,7 @@ const UNREACHABLE: [&str; 8] = [
     "os error 111",
 ];
 
-/// How uv is called for one set.
+/// The calls of uv for one set.
 pub(super) struct Uv<'u> {
     pub config: &'u Config,
     pub target: &'u Target,
@@ -104,11 +104,9 @@ impl Uv<'_> {
         self.run(&arguments, |_| None, say).await
     }
 
-    /// Installs what is locked in the building folder below `prefix`.
+    /// Installs the packages of the lock in the building folder below `prefix`.
     pub(super) async fn install(&self, prefix: &Path, say: Progress<'_>) -> Result<(), BuildError> {
-        let prefix = prefix.to_str().ok_or_else(|| {
-            BuildError::Store(format!("{} is not UTF-8: use another folder", prefix.display()))
-        })?;
+        let prefix = prefix.to_str().ok_or_else(|| BuildError::NotUtf8(prefix.to_owned()))?;
         let arguments = [
             "pip",
             "install",
@@ -121,17 +119,20 @@ impl Uv<'_> {
             "--link-mode",
             "hardlink",
         ];
-        self.run(&arguments, told, say).await
+        self.run(&arguments, progress, say).await
     }
 
     async fn run(
         &self,
         arguments: &[&str],
-        tell: fn(&str) -> Option<String>,
+        progress: fn(&str) -> Option<String>,
         say: Progress<'_>,
     ) -> Result<(), BuildError> {
         let System::Python { platform, .. } = &self.target.system else {
-            return Err(BuildError::Store("uv was asked for another language".to_owned()));
+            return Err(BuildError::Target {
+                language: self.target.name.clone(),
+                why: TargetError::NoInterpreter,
+            });
         };
         let index = self.config.packages.index(Interpreter::Python);
         let mut all: Vec<OsString> = arguments.iter().map(OsString::from).collect();
@@ -153,7 +154,7 @@ impl Uv<'_> {
             all.extend(["--no-index".into(), "--find-links".into(), folder]);
         }
         let mut env = environment(index);
-        // What it writes anywhere counts.
+        // Its temporary files count as well.
         env.set("TMPDIR", self.watch.building.folder());
         let tools = &self.config.packages.tools;
         let call = Call {
@@ -166,7 +167,7 @@ impl Uv<'_> {
             reserved: 0,
             watch: self.watch,
             secrets: &env.secrets,
-            tell,
+            progress,
         };
         match call.run(self.deadline, say).await? {
             Ok(()) => Ok(()),
@@ -174,7 +175,7 @@ impl Uv<'_> {
         }
     }
 
-    /// What a failure means, with uv's own explanation.
+    /// The error that a failure means, with uv's own explanation.
     fn explained(&self, failed: Failed, index: Option<&Index>) -> BuildError {
         let Failed { status, said } = failed;
         let said = without_noise(&said);
@@ -243,8 +244,8 @@ fn without_noise(said: &str) -> String {
     said.lines().filter(|line| !is_noise(line)).collect::<Vec<_>>().join("\n")
 }
 
-/// What people are told of a line of uv.
-fn told(line: &str) -> Option<String> {
+/// The progress that a line of uv means.
+fn progress(line: &str) -> Option<String> {
     let line = line.trim();
     if let Some(what) = line.strip_prefix("Downloading ") {
         return Some(format!("downloading {what}"));
@@ -272,7 +273,7 @@ fn environment(index: Option<&Index>) -> Environment {
         Some(_) => {}
         None => {
             let has_own = env.variables.keys().any(|name| INDEXES.contains(&name.as_str()));
-            // uv does not read what pip does.
+            // uv does not read pip's variables.
             if let Some(url) = env::var("PIP_INDEX_URL").ok().filter(|_| !has_own) {
                 env.secrets.add_address(&url);
                 env.set("UV_DEFAULT_INDEX", url);
@@ -309,7 +310,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_that_can_not_be_used_is_known_by_its_package() {
+    fn the_package_of_a_damaged_file_is_found() {
         for (said, package) in [
             (
                 "error: Failed to download `short==1.0`\n  cause: Failed to extract archive: x",

@@ -1,7 +1,7 @@
-//! The bounds of a build: what it may bring to the disk, and what its tools may have of the machine.
+//! The bounds of a build: its disk space, and the resources of its tools.
 //!
-//! Who makes a package decides how large it gets when it is unpacked, and how much there is to read about it. So the
-//! kernel bounds each file and the memory of each process, and what it does not bound is looked at while a tool works.
+//! The author of a package decides how large it gets when it is unpacked, and how long its description is. So the
+//! kernel bounds each file and the memory of each process, and the rest is measured while a tool works.
 //! A tool that reaches a bound is ended at once.
 
 use std::collections::HashSet;
@@ -24,22 +24,23 @@ use tokio::time::{Instant, sleep};
 use super::error::BuildError;
 use super::processes;
 use crate::config::PackagesConfig;
+use crate::packages::blocking::blocking;
 use crate::packages::store::tree::{DEEPEST, MOST_ENTRIES};
 use crate::packages::store::{Building, Growth, Usage};
 
-/// How often the disk is asked for its free space, which takes microseconds.
+/// The interval at which the free space of the disk is read, which takes microseconds.
 const LOOK_AT_DISK: Duration = Duration::from_millis(20);
 
-/// How often the processes of a tool are looked at, which takes a millisecond for some hundred processes of the machine.
+/// The interval at which the processes of a tool are read, which takes a millisecond for some hundred processes of the machine.
 const LOOK_AT_PROCESSES: Duration = Duration::from_millis(100);
 
-/// The files are measured at least so often, and when the disk has lost this part of what a build may have. Measuring takes
-/// no more than a part of the time.
+/// The files are measured at this interval, and when the free space has shrunk by this part of the build's limit. Measuring takes
+/// at most one part in `REST` of the time.
 const MEASURE_EVERY: Duration = Duration::from_secs(1);
 const MEASURE_AFTER: u64 = 16;
 const REST: u32 = 8;
 
-/// What a build must leave on the disk: this much, or a part of a small disk.
+/// The free space that a build must leave on the disk: this much, or a part of a small disk.
 const FREE_BYTES: u64 = 512 << 20;
 const FREE_FILES: u64 = 10_000;
 const FREE_SHARE: u64 = 20;
@@ -47,13 +48,13 @@ const FREE_SHARE: u64 = 20;
 /// Processes and threads of a tool.
 const MOST_TASKS: u32 = 2048;
 
-/// What threads reserve for each core and don't use, in bytes.
+/// Memory that threads reserve for each core and don't use, in bytes.
 const STACKS: u64 = 16 << 20;
 
-/// Who has more of this is killed first if the machine has no memory left. A program in a sandbox has as much.
+/// The kernel kills processes with a higher score first if memory runs out. A program in a sandbox has the same.
 const OOM_SCORE: &str = "500";
 
-/// What tools say if they get no more memory, and if a file gets too long.
+/// The words of tools that get no more memory, and of those whose file gets too long.
 const NO_MEMORY: [&str; 7] = [
     "memory allocation of",
     "heap out of memory",
@@ -74,7 +75,7 @@ const WITHOUT_MEMORY: [i32; 5] =
 pub(crate) struct Bounds {
     /// Bytes of the set, and so of its longest file.
     pub set: u64,
-    /// Bytes that all may have that the build brings to the disk.
+    /// Bytes of all files that the build brings to the disk.
     pub disk: u64,
     /// Memory of a tool, with all its processes.
     pub memory: ByteSize,
@@ -83,13 +84,13 @@ pub(crate) struct Bounds {
 }
 
 impl Bounds {
-    /// Those of a configuration.
+    /// The bounds of a configuration.
     pub(super) fn of(config: &PackagesConfig) -> Self {
         let set = config.max_store.as_bytes();
         Self { set, disk: set + config.max_cache(), memory: config.build_memory, tasks: MOST_TASKS }
     }
 
-    /// Why a build with these files is refused, if it is.
+    /// The error for a build with these files, if they are too many or too large.
     fn refuse(&self, usage: &Usage) -> Option<BuildError> {
         let of_which = usage.largest().map(|name| format!(", most of it in {}", quoted(name)));
         let of_which = of_which.unwrap_or_default();
@@ -119,7 +120,7 @@ impl Bounds {
 
 /// Watches one build.
 pub(super) struct Watch<'w> {
-    /// What is built.
+    /// The set that is built.
     pub building: &'w Building,
     bounds: Bounds,
     group: Option<Box<dyn ToolGroup>>,
@@ -128,7 +129,7 @@ pub(super) struct Watch<'w> {
 }
 
 impl<'w> Watch<'w> {
-    /// For a build.
+    /// A watch of a build.
     pub(super) fn new(
         building: &'w Building,
         bounds: Bounds,
@@ -137,24 +138,24 @@ impl<'w> Watch<'w> {
         Self { building, bounds, group, peak: Mutex::default() }
     }
 
-    /// Does something that writes files, unless there get too many.
+    /// Does work that writes files, and ends it at a bound.
     ///
     /// # Errors
     ///
-    /// Which bound was reached.
+    /// The bound that was reached.
     pub(super) async fn during<T>(&self, work: impl Future<Output = T>) -> Result<T, BuildError> {
         let done = tokio::select! {
             done = work => done,
             reached = self.disk() => return Err(self.refused(reached)),
         };
-        // What came last was not measured.
+        // The last files were not measured yet.
         match self.measured(self.building.growth()).await {
             Some(reached) => Err(self.refused(reached)),
             None => Ok(done),
         }
     }
 
-    /// The same for a tool with this leader, whose processes are bounded as well. Each may reserve so many bytes more than it uses.
+    /// The same for a tool with this leader, whose processes are bounded as well. Each may reserve `reserved` bytes more than it uses.
     pub(super) async fn during_tool<T>(
         &self,
         tool: &'static str,
@@ -171,7 +172,7 @@ impl<'w> Watch<'w> {
         .await?
     }
 
-    /// What a tool's failure means if it has run into a bound of the kernel.
+    /// The bound of the kernel that has made a tool fail, if one has.
     pub(super) fn explain(
         &self,
         tool: &'static str,
@@ -217,13 +218,13 @@ impl<'w> Watch<'w> {
         }
     }
 
-    /// What was unpacked is of no use to anybody.
+    /// The error, after its unpacked files are marked for removal.
     fn refused(&self, error: BuildError) -> BuildError {
         self.building.spoil_cache();
         error
     }
 
-    /// Looks at the disk until a bound is reached, and tells which.
+    /// Watches the disk until a bound is reached, and returns it.
     async fn disk(&self) -> BuildError {
         let growth = self.building.growth();
         let mut then = (0, 0);
@@ -234,7 +235,7 @@ impl<'w> Watch<'w> {
             if let Ok(disk) = statvfs(growth.folder()) {
                 let free = (disk.f_bavail * disk.f_frsize, disk.f_favail);
                 let least = FREE_BYTES.min(disk.f_blocks * disk.f_frsize / FREE_SHARE);
-                // Some file systems make room for files as they come.
+                // Some file systems have no fixed number of files.
                 let is_without_files =
                     disk.f_files > 0 && free.1 < FREE_FILES.min(disk.f_files / FREE_SHARE);
                 if free.0 < least || is_without_files {
@@ -260,13 +261,13 @@ impl<'w> Watch<'w> {
     }
 
     async fn measured(&self, growth: Growth) -> Option<BuildError> {
-        match tokio::task::spawn_blocking(move || growth.measure()).await {
+        match blocking(move || growth.measure()).await {
             Ok(usage) => self.bounds.refuse(&usage),
-            Err(error) => Some(BuildError::Store(error.to_string())),
+            Err(error) => Some(error.into()),
         }
     }
 
-    /// Looks at the processes of a tool until a bound is reached, and tells which. The kernel bounds each process on its own.
+    /// Watches the processes of a tool until a bound is reached, and returns it. The kernel bounds each process separately.
     async fn processes(
         &self,
         tool: &'static str,
@@ -278,10 +279,10 @@ impl<'w> Watch<'w> {
         let mut limited = HashSet::from([leader]);
         loop {
             sleep(LOOK_AT_PROCESSES).await;
-            let found = tokio::task::spawn_blocking(move || processes::of_tool(leader)).await;
+            let found = blocking(move || processes::of_tool(leader)).await;
             let found = found.unwrap_or_default();
             for pid in found.pids {
-                // What a limited process has started is limited, unless it was started in the first moment.
+                // Children inherit limits, but some may have started before their parent was limited.
                 if limited.insert(pid) {
                     self.limit(pid, reserved);
                 }
@@ -302,7 +303,7 @@ impl<'w> Watch<'w> {
         }
     }
 
-    /// Bounds a process, and lets the kernel kill it before others.
+    /// Limits a process, and lets the kernel kill it before others.
     fn limit(&self, pid: Pid, reserved: u64) {
         // Threads reserve their stacks as well.
         let cores = thread::available_parallelism().map_or(1, |cores| cores.get() as u64);

@@ -1,75 +1,42 @@
 //! A lock: the packages of a set with their versions and hashes, as the tools of their ecosystem write it.
 //!
-//! Locks are committed and edited by people, so what is read from one is checked as if it came from a stranger: packages of
-//! the index with hashes, and nothing else. Tools read only what was written anew from that.
+//! Locks are committed and edited by people, so they are checked like untrusted input: packages of the index with hashes, and
+//! nothing else. Tools read only files that are written from the parsed packages.
 
+mod file;
 pub(super) mod node;
 pub(super) mod pins;
 pub(super) mod python;
 
-use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::{self, Read as _, Write as _};
+use std::fs;
+use std::io::{self, Write as _};
 use std::path::Path;
 
 use isolator_pool::engine::preload::Interpreter;
-use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use super::requirement::Recipe;
 use crate::hex::hex;
+use crate::requirement::Recipe;
 
-/// The files of a lock of Python: what was asked for, and what that is.
-pub(super) const WANTED: &str = "requirements.in";
-pub(super) const REQUIREMENTS: &str = "requirements.txt";
-
-/// What the locks of its parts settle, for uv.
-pub(super) const CONSTRAINTS: &str = "constraints.txt";
-
-/// Those of a lock of Node.js.
-pub(super) const PACKAGE: &str = "package.json";
-pub(super) const PACKAGE_LOCK: &str = "package-lock.json";
-
-/// Largest file of a lock, in bytes.
-const LARGEST: u64 = 32 << 20;
+pub(super) use self::file::{
+    CONSTRAINTS, PACKAGE, PACKAGE_LOCK, REQUIREMENTS, WANTED, read_bounded,
+};
+pub(crate) use self::file::{LockError, Locked};
 
 /// The first words of a set's identity. They change when the same packages would become other files.
 const FORMAT: &str = "isolator set 1";
 
-/// A package of a set.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct Locked {
-    /// Its name.
-    pub name: String,
-    /// Its version.
-    pub version: String,
-    /// The packages that want it; none if only the requirements do.
-    pub wanted_by: Vec<String>,
-}
-
-/// What is in a set.
+/// The packages of a set, and the files of the lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Lock {
-    /// The files of the lock: their names, and what is in them.
-    pub files: BTreeMap<&'static str, String>,
+    /// The files of the lock: their names and contents. First the requirements, then the packages.
+    pub files: [(&'static str, String); 2],
     /// The packages, in the order of their names.
     pub packages: Vec<Locked>,
-    /// What it was made for: the name of a `Target`.
+    /// The name of the `Target` that it was made for.
     pub target: String,
     /// The identity of the set: a hash of the target and of the packages with their hashes.
     pub hash: String,
-}
-
-/// A lock that can't be used.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub(crate) struct LockError(String);
-
-impl LockError {
-    fn new(message: impl Into<String>) -> Self {
-        Self(message.into())
-    }
 }
 
 /// The names of the files of an interpreter's locks.
@@ -81,24 +48,24 @@ const fn names(interpreter: Interpreter) -> [&'static str; 2] {
 }
 
 impl Lock {
-    /// Understands the files of a lock.
+    /// Parses the files of a lock: the requirements, and the packages.
     ///
     /// # Errors
     ///
     /// When they have something else than packages with hashes.
     pub(super) fn of(
         interpreter: Interpreter,
-        files: BTreeMap<&'static str, String>,
+        [wanted, locked]: [String; 2],
     ) -> Result<Self, LockError> {
         let (target, packages, identity) = match interpreter {
             Interpreter::Python => {
-                let (target, pinned) = python::parse(&files[REQUIREMENTS])?;
+                let (target, pinned) = python::parse(&locked)?;
                 let identity: Vec<_> = pinned.iter().map(python::Pinned::line).collect();
                 (target, pinned.into_iter().map(|it| it.package).collect(), identity)
             }
             Interpreter::Node => {
-                let target = node::target(&files[PACKAGE])?;
-                let tree = node::parse(&files[PACKAGE_LOCK])?;
+                let target = node::target(&wanted)?;
+                let tree = node::parse(&locked)?;
                 let identity: Vec<_> = tree.iter().map(node::Pinned::line).collect();
                 let packages = tree.into_iter().filter(|it| it.is_for(&target));
                 let mut packages: Vec<_> = packages.map(|it| it.package).collect();
@@ -108,7 +75,8 @@ impl Lock {
         };
         let identity = format!("{FORMAT}\n{target}\n{}\n", identity.join("\n"));
         let hash = hex(&Sha256::digest(identity.as_bytes()));
-        Ok(Self { files, packages, target, hash })
+        let [wanted_name, locked_name] = names(interpreter);
+        Ok(Self { files: [(wanted_name, wanted), (locked_name, locked)], packages, target, hash })
     }
 
     /// Reads a lock from its folder, if there is one.
@@ -117,39 +85,39 @@ impl Lock {
     ///
     /// When there is one that can't be read, or has something else than packages with hashes.
     pub(crate) fn read(interpreter: Interpreter, folder: &Path) -> Result<Option<Self>, LockError> {
-        let mut files = BTreeMap::new();
         let [wanted, locked] = names(interpreter);
-        for name in [wanted, locked] {
+        let read = |name: &str| {
             let path = folder.join(name);
             match read_bounded(&path) {
-                Ok(text) => {
-                    files.insert(name, text);
-                }
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(LockError(format!("{}: {error}", path.display()))),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+                read => read.map(Some).map_err(|error| LockError::io(&path, error)),
             }
-        }
-        if files.is_empty() {
-            return Ok(None);
-        }
+        };
         let missing = |name| {
-            LockError(format!(
+            LockError::new(format!(
                 "the lock in {} has no {name}: write it again with `isolator packages lock`",
                 folder.display()
             ))
         };
-        for name in [wanted, locked] {
-            if !files.contains_key(name) {
-                return Err(missing(name));
-            }
-        }
-        let lock = Self::of(interpreter, files).map_err(|LockError(why)| {
-            LockError(format!(
-                "the lock in {} can't be used: {why}; `isolator packages lock` writes it again",
-                folder.display()
-            ))
-        });
-        lock.map(Some)
+        let files = match (read(wanted)?, read(locked)?) {
+            (None, None) => return Ok(None),
+            (None, _) => return Err(missing(wanted)),
+            (_, None) => return Err(missing(locked)),
+            (Some(wanted), Some(locked)) => [wanted, locked],
+        };
+        let unusable =
+            |error| LockError::Folder { folder: folder.to_owned(), error: Box::new(error) };
+        Self::of(interpreter, files).map(Some).map_err(unusable)
+    }
+
+    /// The text of the requirements.
+    pub(super) fn wanted(&self) -> &str {
+        &self.files[0].1
+    }
+
+    /// The text of the packages with their hashes.
+    pub(super) fn locked(&self) -> &str {
+        &self.files[1].1
     }
 
     /// Writes the lock into its folder, which is made. Other files in the folder stay.
@@ -158,12 +126,10 @@ impl Lock {
     ///
     /// When that is not possible.
     pub(crate) fn write(&self, folder: &Path) -> Result<(), LockError> {
-        let failed =
-            |path: &Path, error: io::Error| LockError(format!("{}: {error}", path.display()));
-        fs::create_dir_all(folder).map_err(|error| failed(folder, error))?;
+        fs::create_dir_all(folder).map_err(|error| LockError::io(folder, error))?;
         for (name, content) in &self.files {
             let path = folder.join(name);
-            // Nobody ever sees half a file.
+            // No process ever sees half a file.
             let written = tempfile::Builder::new()
                 .prefix(".")
                 .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644))
@@ -172,7 +138,7 @@ impl Lock {
                     file.write_all(content.as_bytes())?;
                     file.persist(&path).map_err(|error| error.error)
                 });
-            written.map_err(|error| failed(&path, error))?;
+            written.map_err(|error| LockError::io(&path, error))?;
         }
         Ok(())
     }
@@ -180,27 +146,10 @@ impl Lock {
     /// Whether it was made for exactly these requirements.
     pub(crate) fn fits(&self, recipe: &Recipe) -> bool {
         match recipe.interpreter {
-            Interpreter::Python => {
-                self.files.get(WANTED).is_some_and(|text| *text == python::wanted(recipe))
-            }
-            Interpreter::Node => self.files.get(PACKAGE).is_some_and(|text| {
-                node::wanted(recipe, &self.target).is_ok_and(|wanted| {
-                    node::dependencies(text).ok() == node::dependencies(&wanted).ok()
-                })
+            Interpreter::Python => self.wanted() == python::wanted(recipe),
+            Interpreter::Node => node::wanted(recipe, &self.target).is_ok_and(|wanted| {
+                node::dependencies(self.wanted()).ok() == node::dependencies(&wanted).ok()
             }),
         }
     }
-}
-
-/// Reads a text that is not too long.
-pub(super) fn read_bounded(path: &Path) -> io::Result<String> {
-    let mut text = String::new();
-    let file = File::open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::other("is not a file"));
-    }
-    if file.take(LARGEST + 1).read_to_string(&mut text)? as u64 > LARGEST {
-        return Err(io::Error::other(format!("is larger than {} MiB", LARGEST >> 20)));
-    }
-    Ok(text)
 }

@@ -1,14 +1,15 @@
 //! Locks of Node.js: `package.json` and `package-lock.json`, as npm writes them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 
 use isolator_pool::quote::quoted;
-use serde::Deserialize;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value, json};
 
-use super::{LockError, Locked};
-use crate::packages::requirement::{Recipe, is_node_name};
+use super::file::{LockError, Locked, PACKAGE, PACKAGE_LOCK};
+use crate::requirement::{Recipe, is_node_name};
 
 /// Where packages are, before the name of each.
 const FOLDER: &str = "node_modules/";
@@ -25,9 +26,9 @@ pub(in crate::packages) struct Pinned {
     pub path: String,
     /// Its hash; none if it comes inside of another package, which has one.
     pub(super) integrity: Option<String>,
-    os: Words,
-    cpu: Words,
-    libc: Words,
+    os: Vec<String>,
+    cpu: Vec<String>,
+    libc: Vec<String>,
 }
 
 impl Pinned {
@@ -41,40 +42,37 @@ impl Pinned {
     pub(super) fn is_for(&self, target: &str) -> bool {
         // node-22-linux-x64-glibc
         let mut words = target.split('-').skip(2);
-        [&self.os, &self.cpu, &self.libc].into_iter().all(|wanted| {
-            let word = words.next().unwrap_or_default();
-            wanted.allow(word)
-        })
+        [&self.os, &self.cpu, &self.libc]
+            .into_iter()
+            .all(|wanted| allow(wanted, words.next().unwrap_or_default()))
     }
 }
 
-/// A word or several, some of which may be excluded.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(untagged)]
-enum Words {
-    #[default]
-    None,
-    One(String),
-    Many(Vec<String>),
+/// Whether names of systems, some of which may be excluded, allow a system.
+fn allow(names: &[String], system: &str) -> bool {
+    let is_excluded = names.iter().any(|it| it.strip_prefix('!') == Some(system));
+    let mut included = names.iter().filter(|it| !it.starts_with('!')).peekable();
+    !is_excluded && (included.peek().is_none() || included.any(|it| it == system || it == "any"))
 }
 
-impl Words {
-    fn allow(&self, word: &str) -> bool {
-        let words = match self {
-            Self::None => return true,
-            Self::One(one) => std::slice::from_ref(one),
-            Self::Many(many) => many.as_slice(),
-        };
-        let is_excluded = words.iter().any(|it| it.strip_prefix('!') == Some(word));
-        let mut included = words.iter().filter(|it| !it.starts_with('!')).peekable();
-        !is_excluded && (included.peek().is_none() || included.any(|it| it == word || it == "any"))
+/// Reads names of systems: one or several.
+fn systems<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    let wrong = || D::Error::custom("expected the name of a system, or several");
+    match Value::deserialize(deserializer)? {
+        Value::Null => Ok(Vec::new()),
+        Value::String(one) => Ok(vec![one]),
+        Value::Array(many) => {
+            let names = many.into_iter().map(|name| name.as_str().map(str::to_owned));
+            names.collect::<Option<_>>().ok_or_else(wrong)
+        }
+        _ => Err(wrong()),
     }
 }
 
-/// A package of npm's lock. What else is there says nothing about what is installed.
+/// A package of npm's lock. Its other fields don't change what is installed.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Entry {
+struct LockedEntry {
     name: Option<String>,
     version: Option<String>,
     resolved: Option<String>,
@@ -89,29 +87,29 @@ struct Entry {
     optional_dependencies: BTreeMap<String, String>,
     #[serde(default)]
     peer_dependencies: BTreeMap<String, String>,
-    #[serde(default)]
-    os: Words,
-    #[serde(default)]
-    cpu: Words,
-    #[serde(default)]
-    libc: Words,
+    #[serde(default, deserialize_with = "systems")]
+    os: Vec<String>,
+    #[serde(default, deserialize_with = "systems")]
+    cpu: Vec<String>,
+    #[serde(default, deserialize_with = "systems")]
+    libc: Vec<String>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct File {
     lockfile_version: u64,
-    packages: BTreeMap<String, Entry>,
+    packages: BTreeMap<String, LockedEntry>,
 }
 
-/// What npm is asked to resolve, for a target.
+/// The `package.json` that npm has to resolve for a target.
 ///
 /// # Errors
 ///
 /// When two requirements of one package can't both be written.
-pub(in crate::packages) fn wanted(recipe: &Recipe, target: &str) -> Result<String, String> {
+pub(in crate::packages) fn wanted(recipe: &Recipe, target: &str) -> Result<String, LockError> {
     let pins = &recipe.pins;
-    // Comparisons beside each other all hold; alternatives and names of versions can't be combined.
+    // Comparisons next to each other all hold; alternatives and names of versions can't be combined.
     let is_simple = |text: &str| {
         !text.contains("||")
             && !text.contains(" - ")
@@ -135,11 +133,11 @@ pub(in crate::packages) fn wanted(recipe: &Recipe, target: &str) -> Result<Strin
         } else if is_simple(others) && is_simple(versions) {
             *others = format!("{others} {versions}");
         } else {
-            return Err(format!(
+            return Err(LockError::new(format!(
                 "{name} is asked for as {} and as {}, which npm can't combine: ask for it once",
                 quoted(others),
                 quoted(versions)
-            ));
+            )));
         }
     }
     for (name, versions) in &mut dependencies {
@@ -157,13 +155,14 @@ pub(in crate::packages) fn wanted(recipe: &Recipe, target: &str) -> Result<Strin
         "isolator": { "target": target },
         "dependencies": dependencies,
     });
-    // What is asked for can't be overridden.
+    // npm does not let requirements be overridden.
     let others = pins.versions.iter().filter(|(name, _)| !dependencies.contains_key(name.as_str()));
     let mut overrides: Map<String, Value> =
         others.map(|(name, version)| (name.clone(), json!(version))).collect();
-    for ((name, version), inside) in &pins.inside {
-        if dependencies.get(name.as_str()).is_none_or(|asked| asked == version) {
-            overrides.insert(format!("{name}@{version}"), json!(inside));
+    for (package, inside) in &pins.inside {
+        let (name, version) = package.rsplit_once('@').unwrap_or((package, ""));
+        if dependencies.get(name).is_none_or(|asked| asked == version) {
+            overrides.insert(package.clone(), json!(inside));
         }
     }
     if !overrides.is_empty() {
@@ -172,21 +171,21 @@ pub(in crate::packages) fn wanted(recipe: &Recipe, target: &str) -> Result<Strin
     Ok(format!("{package:#}\n"))
 }
 
-/// What `package.json` asks for.
+/// The dependencies of a `package.json`.
 pub(super) fn dependencies(text: &str) -> Result<BTreeMap<String, String>, LockError> {
     #[derive(Deserialize)]
     struct Package {
         dependencies: BTreeMap<String, String>,
     }
-    let package: Package = serde_json::from_str(text)
-        .map_err(|error| LockError(format!("package.json can't be read: {error}")))?;
+    let package: Package =
+        serde_json::from_str(text).map_err(|error| LockError::Json { file: PACKAGE, error })?;
     Ok(package.dependencies)
 }
 
-/// For what a lock was made.
+/// The target that a lock was made for.
 pub(super) fn target(text: &str) -> Result<String, LockError> {
-    let package: Value = serde_json::from_str(text)
-        .map_err(|error| LockError(format!("package.json can't be read: {error}")))?;
+    let package: Value =
+        serde_json::from_str(text).map_err(|error| LockError::Json { file: PACKAGE, error })?;
     let target = package.pointer("/isolator/target").and_then(Value::as_str);
     let target =
         target.ok_or_else(|| LockError::new("package.json does not say for what it was made"))?;
@@ -195,39 +194,49 @@ pub(super) fn target(text: &str) -> Result<String, LockError> {
 
 /// The packages of a lock with their hashes.
 pub(in crate::packages) fn parse(text: &str) -> Result<Vec<Pinned>, LockError> {
-    let file: File = serde_json::from_str(text)
-        .map_err(|error| LockError(format!("package-lock.json can't be read: {error}")))?;
+    packages(&read(text)?)
+}
+
+fn read(text: &str) -> Result<File, LockError> {
+    serde_json::from_str(text).map_err(|error| LockError::Json { file: PACKAGE_LOCK, error })
+}
+
+fn packages(file: &File) -> Result<Vec<Pinned>, LockError> {
     if !(2..=3).contains(&file.lockfile_version) {
-        return Err(LockError(format!(
+        return Err(LockError::new(format!(
             "package-lock.json has version {}, and npm 9 or later is needed, which writes version 3",
             file.lockfile_version
         )));
     }
-    let mut wanted_by: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    // The path of each package that another one wants, and the name of that.
+    let mut wanted_by: Vec<(&str, &str)> = Vec::new();
     let mut pinned = Vec::new();
     for (path, entry) in &file.packages {
         if path.is_empty() {
             continue;
         }
-        let name = name_of(path)
-            .ok_or_else(|| LockError(format!("{} is not the place of a package", quoted(path))))?;
+        let name = name_of(path).ok_or_else(|| {
+            LockError::new(format!("{} is not the place of a package", quoted(path)))
+        })?;
         for wanted in [&entry.dependencies, &entry.optional_dependencies, &entry.peer_dependencies]
             .into_iter()
             .flat_map(BTreeMap::keys)
         {
-            if let Some(found) = resolve(&file.packages, path, wanted) {
-                wanted_by.entry(found).or_default().insert(name);
-            }
+            let found = resolve(&file.packages, path, wanted);
+            wanted_by.extend(found.map(|found| (found, name)));
         }
         check(name, path, entry)?;
     }
+    wanted_by.sort_unstable();
+    wanted_by.dedup();
     for (path, entry) in &file.packages {
         let Some(name) = name_of(path) else { continue };
-        let wanted_by = wanted_by.get(path.as_str()).into_iter().flatten();
+        let first = wanted_by.partition_point(|(of, _)| *of < path.as_str());
+        let wanted_by = wanted_by[first..].iter().take_while(|(of, _)| of == path);
         let package = Locked {
             name: name.to_owned(),
             version: entry.version.clone().unwrap_or_default(),
-            wanted_by: wanted_by.map(|name| (*name).to_owned()).collect(),
+            wanted_by: wanted_by.map(|(_, name)| (*name).to_owned()).collect(),
         };
         pinned.push(Pinned {
             package,
@@ -241,16 +250,16 @@ pub(in crate::packages) fn parse(text: &str) -> Result<Vec<Pinned>, LockError> {
     Ok(pinned)
 }
 
-/// A package and what it gets of a name that it depends on, each with its version.
+/// A package and one that it depends on, each with its name and version.
 pub(super) struct Edge {
     pub from: (String, String),
     pub to: (String, String),
 }
 
-/// What each package of a lock gets of those that it depends on, where that comes from the index.
+/// The packages that each package of a lock gets for its dependencies, as far as both come from the index.
 pub(super) fn edges(text: &str) -> Result<Vec<Edge>, LockError> {
-    parse(text)?;
-    let file: File = serde_json::from_str(text).map_err(|error| LockError(error.to_string()))?;
+    let file = read(text)?;
+    packages(&file)?;
     let package = |path: &str| {
         let entry = file.packages.get(path).filter(|entry| entry.integrity.is_some())?;
         Some((name_of(path)?.to_owned(), entry.version.clone()?))
@@ -269,7 +278,7 @@ pub(super) fn edges(text: &str) -> Result<Vec<Edge>, LockError> {
 /// The packages of a lock that are there below a folder, in the order of their names.
 pub(in crate::packages) fn installed(text: &str, files: &Path) -> Result<Vec<Locked>, LockError> {
     let pinned = parse(text)?;
-    let there: BTreeSet<String> = pinned
+    let there: HashSet<String> = pinned
         .iter()
         .filter(|it| files.join(&it.path).is_dir())
         .map(|it| it.package.name.clone())
@@ -288,7 +297,7 @@ pub(in crate::packages) fn installed(text: &str, files: &Path) -> Result<Vec<Loc
 
 /// Sorts packages by name and version.
 pub(super) fn sort(packages: &mut [Locked]) {
-    packages.sort_by(|a, b| (&a.name, &a.version).cmp(&(&b.name, &b.version)));
+    packages.sort_unstable_by(|a, b| (&a.name, &a.version).cmp(&(&b.name, &b.version)));
 }
 
 /// The name of the package at a place, if it is one.
@@ -303,7 +312,11 @@ fn name_of(path: &str) -> Option<&str> {
 }
 
 /// Where Node.js finds a package from another one.
-fn resolve<'p>(packages: &'p BTreeMap<String, Entry>, from: &str, name: &str) -> Option<&'p str> {
+fn resolve<'p>(
+    packages: &'p BTreeMap<String, LockedEntry>,
+    from: &str,
+    name: &str,
+) -> Option<&'p str> {
     let mut from = from;
     loop {
         let path = if from.is_empty() {
@@ -322,9 +335,9 @@ fn resolve<'p>(packages: &'p BTreeMap<String, Entry>, from: &str, name: &str) ->
 }
 
 /// Whether it is a package of the index, with a hash.
-fn check(name: &str, path: &str, entry: &Entry) -> Result<(), LockError> {
+fn check(name: &str, path: &str, entry: &LockedEntry) -> Result<(), LockError> {
     let refused =
-        |why: &str| Err(LockError(format!("{} (in {}) {why}", quoted(name), quoted(path))));
+        |why: &str| Err(LockError::new(format!("{} (in {}) {why}", quoted(name), quoted(path))));
     if entry.link || entry.resolved.is_some() {
         let from =
             entry.resolved.as_deref().map(|from| from.split(['?', '#']).next().unwrap_or_default());
@@ -364,7 +377,7 @@ mod tests {
     use isolator_pool::engine::preload::Interpreter;
 
     use super::*;
-    use crate::packages::requirement::parse as requirement;
+    use crate::requirement::parse as requirement;
 
     fn recipe(texts: &[&str]) -> Recipe {
         let parse = |text: &&str| requirement(Interpreter::Node, text).unwrap();
@@ -421,11 +434,14 @@ mod tests {
     }
 
     #[test]
-    fn words_may_exclude() {
-        let words = |text: &str| serde_json::from_str::<Words>(text).unwrap();
-        assert!(words(r#"["!win32"]"#).allow("linux"));
-        assert!(!words(r#"["!linux"]"#).allow("linux"));
-        assert!(words(r#""linux""#).allow("linux"));
-        assert!(!words(r#"["darwin","win32"]"#).allow("linux"));
+    fn systems_can_be_excluded() {
+        let allow = |text: &str, system: &str| {
+            super::allow(&systems(&mut serde_json::Deserializer::from_str(text)).unwrap(), system)
+        };
+        assert!(allow(r#"["!win32"]"#, "linux"));
+        assert!(!allow(r#"["!linux"]"#, "linux"));
+        assert!(allow(r#""linux""#, "linux"));
+        assert!(!allow(r#"["darwin","win32"]"#, "linux"));
+        assert!(allow("null", "linux"));
     }
 }

@@ -1,55 +1,44 @@
 //! Several sets that become one: the locks of its parts hold for all of it.
 //!
-//! Whoever has locked a set relies on its versions and files, also if a request names another set beside it. So what the
-//! locks have is settled before the rest is resolved, and locks that contradict each other are told by the names of their sets.
-
-use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, BTreeSet};
+//! An operator who has locked a set relies on its versions and files, also if a request names another set with it. So the versions and
+//! files of the locks are settled before the rest is resolved, and an error names the sets whose locks contradict each other.
 
 use isolator_pool::engine::preload::Interpreter;
 
-use super::{Lock, LockError, PACKAGE_LOCK, REQUIREMENTS, node, python};
-use crate::packages::requirement::{Pins, Recipe};
+use super::{Lock, LockError, node, python};
+use crate::requirement::{PinnedFiles, Pins, Recipe};
 
 /// A set with a lock, which is a part of another one.
 #[derive(Debug, Clone)]
 pub(crate) struct LockedPart {
     /// The name of the set.
     pub name: String,
-    /// What it is made from.
+    /// Its recipe.
     pub recipe: Recipe,
     /// Its lock.
     pub lock: Lock,
 }
 
-/// A package of a lock with the hashes of its files.
-struct Package {
-    name: String,
-    version: String,
-    hashes: BTreeSet<String>,
-}
-
-/// What the locks of these sets settle.
+/// The pins of the locks of these sets.
 ///
 /// # Errors
 ///
 /// When two of them have different versions of a package of which there can be one, or different files of a version.
 pub(crate) fn pins(interpreter: Interpreter, parts: &[LockedPart]) -> Result<Pins, LockError> {
-    let mut fixed: BTreeMap<String, (String, &str)> = BTreeMap::new();
+    // The set whose lock has settled each of `pins.versions`.
+    let mut owners: Vec<(String, &str)> = Vec::new();
     let mut pins = Pins::default();
     for part in parts {
         pins.locks.insert(part.name.clone(), part.lock.hash.clone());
         pins.settled.extend(part.recipe.texts());
-        for Package { name, version, hashes } in packages(interpreter, &part.lock)? {
-            match pins.hashes.entry((name.clone(), version.clone())) {
-                Entry::Vacant(entry) => {
-                    entry.insert(hashes);
-                }
-                Entry::Occupied(mut entry) => {
-                    entry.get_mut().retain(|hash| hashes.contains(hash));
-                    if entry.get().is_empty() {
+        for PinnedFiles { name, version, hashes } in packages(interpreter, &part.lock)? {
+            match pins.hashes.iter_mut().find(|it| it.name == name && it.version == version) {
+                None => pins.hashes.push(PinnedFiles { name, version, hashes }),
+                Some(known) => {
+                    known.hashes.retain(|hash| hashes.contains(hash));
+                    if known.hashes.is_empty() {
                         let others = parts.iter().map(|part| part.name.as_str());
-                        return Err(LockError(format!(
+                        return Err(LockError::new(format!(
                             "the locks of the sets {} have different files of {name} {version}: renew them with `isolator \
                              packages lock`",
                             others.collect::<Vec<_>>().join(" and ")
@@ -59,15 +48,19 @@ pub(crate) fn pins(interpreter: Interpreter, parts: &[LockedPart]) -> Result<Pin
             }
         }
         for (name, version) in asked_for(interpreter, part)? {
-            match fixed.get(&name) {
-                Some((other, owner)) if *other != version => {
+            match pins.versions.get(&name) {
+                Some(other) if *other != version => {
+                    let owner = owners.iter().rfind(|(of, _)| *of == name);
+                    let owner = owner.map_or("", |(_, owner)| owner);
                     return Err(conflict([owner, &part.name], &name, [other, &version]));
                 }
-                _ => drop(fixed.insert(name, (version, part.name.as_str()))),
+                _ => {
+                    owners.push((name.clone(), part.name.as_str()));
+                    pins.versions.insert(name, version);
+                }
             }
         }
     }
-    pins.versions = fixed.into_iter().map(|(name, (version, _))| (name, version)).collect();
     if interpreter == Interpreter::Node {
         inside(parts, &mut pins)?;
     }
@@ -76,18 +69,18 @@ pub(crate) fn pins(interpreter: Interpreter, parts: &[LockedPart]) -> Result<Pin
 
 fn conflict(sets: [&str; 2], name: &str, versions: [&str; 2]) -> LockError {
     let ([one, two], [first, second]) = (sets, versions);
-    LockError(format!(
+    LockError::new(format!(
         "the sets {one} and {two} can't be used together: {name} is {first} in the lock of {one}, and {second} in that of {two}; \
          ask for one of them, or let both have the same version and renew their locks (isolator packages lock {one} {two})"
     ))
 }
 
 /// All packages of a lock.
-fn packages(interpreter: Interpreter, lock: &Lock) -> Result<Vec<Package>, LockError> {
+fn packages(interpreter: Interpreter, lock: &Lock) -> Result<Vec<PinnedFiles>, LockError> {
     Ok(match interpreter {
         Interpreter::Python => {
-            let (_, pinned) = python::parse(&lock.files[REQUIREMENTS])?;
-            let package = |it: python::Pinned| Package {
+            let (_, pinned) = python::parse(lock.locked())?;
+            let package = |it: python::Pinned| PinnedFiles {
                 name: it.package.name,
                 version: it.package.version,
                 hashes: it.hashes.into_iter().collect(),
@@ -95,10 +88,10 @@ fn packages(interpreter: Interpreter, lock: &Lock) -> Result<Vec<Package>, LockE
             pinned.into_iter().map(package).collect()
         }
         Interpreter::Node => {
-            let pinned = node::parse(&lock.files[PACKAGE_LOCK])?.into_iter();
+            let pinned = node::parse(lock.locked())?.into_iter();
             let package = |it: node::Pinned| {
                 let hashes = it.integrity?.split_whitespace().map(str::to_owned).collect();
-                Some(Package { name: it.package.name, version: it.package.version, hashes })
+                Some(PinnedFiles { name: it.package.name, version: it.package.version, hashes })
             };
             pinned.filter_map(package).collect()
         }
@@ -116,7 +109,7 @@ fn asked_for(
             .map(|package| (package.name, package.version))
             .collect(),
         Interpreter::Node => {
-            let pinned = node::parse(&part.lock.files[PACKAGE_LOCK])?;
+            let pinned = node::parse(part.lock.locked())?;
             let named = |it: &node::Pinned| {
                 let is_topmost = it.path.matches("node_modules/").count() == 1;
                 is_topmost && part.recipe.requirements.iter().any(|own| own.name == it.package.name)
@@ -127,38 +120,38 @@ fn asked_for(
     })
 }
 
-/// What packages of npm get that depend on others: one version for all of them where the locks have just one.
+/// Pins the dependencies of packages of npm: one version for all of them where the locks have just one.
 fn inside(parts: &[LockedPart], pins: &mut Pins) -> Result<(), LockError> {
-    let mut versions: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
-    for (name, version) in pins.hashes.keys() {
-        versions.entry(name).or_default().insert(version);
-    }
-    let mut single = BTreeMap::new();
-    for (name, versions) in &versions {
-        if let (1, Some(version)) = (versions.len(), versions.first()) {
-            single.insert((*name).to_owned(), (*version).to_owned());
-        }
-    }
-    let mut owners = BTreeMap::new();
+    // The packages of which all locks together have one version.
+    let is_single = |pins: &Pins, name: &str| {
+        let mut versions = pins.hashes.iter().filter(|it| it.name == name).map(|it| &it.version);
+        versions.next().is_some_and(|first| versions.all(|version| version == first))
+    };
+    let mut owners: Vec<(String, String, &str)> = Vec::new();
     for part in parts {
-        for node::Edge { from, to } in node::edges(&part.lock.files[PACKAGE_LOCK])? {
-            if single.contains_key(&to.0) {
+        for node::Edge { from, to: (name, version) } in node::edges(part.lock.locked())? {
+            if is_single(pins, &name) {
                 continue;
             }
-            let owner = owners.entry((from.clone(), to.0.clone())).or_insert(part.name.as_str());
-            let known = pins.inside.entry(from).or_default();
-            match known.get(&to.0) {
-                // Within one lock, a package can be there twice with different surroundings; the first one is as good.
-                Some(other) if *other != to.1 && *owner != part.name => {
-                    return Err(conflict([owner, &part.name], &to.0, [other, &to.1]));
-                }
-                Some(_) => {}
-                None => drop(known.insert(to.0, to.1)),
+            let from = format!("{}@{}", from.0, from.1);
+            let known = pins.inside.entry(from.clone()).or_default();
+            let Some(other) = known.get(&name) else {
+                owners.push((from, name.clone(), part.name.as_str()));
+                known.insert(name, version);
+                continue;
+            };
+            let owner = owners.iter().find(|(of, to, _)| *of == from && *to == name);
+            let owner = owner.map_or("", |(_, _, owner)| owner);
+            // Within one lock, a package can be there twice with different surroundings; the first one is as good.
+            if *other != version && owner != part.name {
+                return Err(conflict([owner, &part.name], &name, [other, &version]));
             }
         }
     }
-    for (name, version) in single {
-        pins.versions.entry(name).or_insert(version);
+    for PinnedFiles { name, version, .. } in &pins.hashes {
+        if is_single(pins, name) && !pins.versions.contains_key(name) {
+            pins.versions.insert(name.clone(), version.clone());
+        }
     }
     Ok(())
 }
@@ -172,61 +165,57 @@ pub(crate) fn keep_files(
     lock: Lock,
     interpreter: Interpreter,
     pins: &Pins,
-) -> Result<Lock, String> {
+) -> Result<Lock, LockError> {
     let changed = |name: &str, version: &str| {
-        format!("{name} {version} has other files in the index than in the lock of {}", pins.sets())
+        let sets = pins.sets();
+        LockError::new(format!(
+            "{name} {version} has other files in the index than in the lock of {sets}"
+        ))
     };
     match interpreter {
         Interpreter::Node => {
-            for Package { name, version, hashes } in
-                packages(interpreter, &lock).map_err(|error| error.to_string())?
-            {
-                let known = pins.hashes.get(&(name.clone(), version.clone()));
-                if known.is_some_and(|known| known.is_disjoint(&hashes)) {
+            for PinnedFiles { name, version, hashes } in packages(interpreter, &lock)? {
+                let known = pins.hashes_of(&name, &version);
+                if known.is_some_and(|known| !hashes.iter().any(|it| known.contains(it))) {
                     return Err(changed(&name, &version));
                 }
             }
             Ok(lock)
         }
         Interpreter::Python => {
-            let mut files = lock.files;
-            let (target, mut pinned) =
-                python::parse(&files[REQUIREMENTS]).map_err(|error| error.to_string())?;
+            let (target, mut pinned) = python::parse(lock.locked())?;
             for python::Pinned { package, hashes } in &mut pinned {
-                let key = (package.name.clone(), package.version.clone());
-                let Some(known) = pins.hashes.get(&key) else { continue };
+                let Some(known) = pins.hashes_of(&package.name, &package.version) else { continue };
                 hashes.retain(|hash| known.contains(hash));
                 if hashes.is_empty() {
                     return Err(changed(&package.name, &package.version));
                 }
             }
             let text = python::with_target(&target, &python::locked(&pinned));
-            files.insert(REQUIREMENTS, text);
-            Lock::of(interpreter, files).map_err(|error| error.to_string())
+            let [(_, wanted), _] = lock.files;
+            Lock::of(interpreter, [wanted, text])
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
-    use crate::packages::lock::{PACKAGE, WANTED};
-    use crate::packages::requirement::parse;
+    use crate::requirement::parse;
 
     fn part(interpreter: Interpreter, name: &str, wanted: &[&str], locked: &str) -> LockedPart {
         let wanted = wanted.iter().map(|text| parse(interpreter, text).unwrap()).collect();
         let recipe = Recipe::new(interpreter, wanted).unwrap();
         let files = match interpreter {
-            Interpreter::Python => [
-                (WANTED, python::wanted(&recipe)),
-                (REQUIREMENTS, python::with_target("t", locked)),
-            ],
+            Interpreter::Python => [python::wanted(&recipe), python::with_target("t", locked)],
             Interpreter::Node => [
-                (PACKAGE, node::wanted(&recipe, "node-22-linux-x64-glibc").unwrap()),
-                (PACKAGE_LOCK, format!(r#"{{"lockfileVersion":3,"packages":{{{locked}}}}}"#)),
+                node::wanted(&recipe, "node-22-linux-x64-glibc").unwrap(),
+                format!(r#"{{"lockfileVersion":3,"packages":{{{locked}}}}}"#),
             ],
         };
-        let lock = Lock::of(interpreter, BTreeMap::from(files)).unwrap();
+        let lock = Lock::of(interpreter, files).unwrap();
         LockedPart { name: name.to_owned(), recipe, lock }
     }
 
@@ -249,19 +238,19 @@ mod tests {
         assert_eq!(found.sets(), "one, two");
         let resolved = python("", &[pinned("a", "1", &['1', '2', '5']), pinned("c", "3", &['6'])]);
         let kept = keep_files(resolved.lock, Interpreter::Python, &found).unwrap();
-        let (_, kept) = python::parse(&kept.files[REQUIREMENTS]).unwrap();
+        let (_, kept) = python::parse(kept.locked()).unwrap();
         assert_eq!((kept[0].hashes.clone(), kept[1].hashes.len()), (vec!["2".repeat(64)], 1));
         let resolved = python("", &[pinned("b", "2", &['5'])]);
-        let error = keep_files(resolved.lock, Interpreter::Python, &found).unwrap_err();
+        let error = keep_files(resolved.lock, Interpreter::Python, &found).unwrap_err().to_string();
         assert!(error.contains("b 2 has other files"), "{error}");
-        for (other, told) in [
+        for (other, expected) in [
             (pinned("b", "3", &['3']), "b is 2 in the lock of one, and 3 in that of other"),
             (pinned("b", "2", &['4']), "different files of b 2"),
         ] {
             let error = pins(Interpreter::Python, &[one.clone(), python("other", &[other])]);
             let error = error.unwrap_err().to_string();
             assert!(
-                error.contains(told) && error.contains("one") && error.contains("other"),
+                error.contains(expected) && error.contains("one") && error.contains("other"),
                 "{error}"
             );
         }

@@ -6,10 +6,10 @@ use std::sync::LazyLock;
 use isolator_pool::quote::quoted;
 use regex::Regex;
 
-use super::{LockError, Locked, WANTED};
-use crate::packages::requirement::{Pins, Recipe, normalised_python};
+use super::file::{LockError, Locked, WANTED};
+use crate::requirement::{Pins, Recipe, normalised_python};
 
-/// Begins the line that says for what a lock was made.
+/// The beginning of the line with the target of a lock.
 const TARGET: &str = "# Target: ";
 
 /// A package with its hashes.
@@ -34,12 +34,12 @@ impl Pinned {
     }
 }
 
-/// What uv is asked to resolve.
+/// The requirements that uv has to resolve.
 pub(in crate::packages) fn wanted(recipe: &Recipe) -> String {
     recipe.requirements.iter().map(|requirement| format!("{}\n", requirement.text)).collect()
 }
 
-/// What uv has to keep to.
+/// The constraints of uv.
 pub(in crate::packages) fn constraints(pins: &Pins) -> String {
     pins.versions.iter().map(|(name, version)| format!("{name}=={version}\n")).collect()
 }
@@ -49,7 +49,7 @@ pub(in crate::packages) fn text(pinned: &[Pinned]) -> String {
     pinned.iter().map(|it| format!("{}\n", it.line())).collect()
 }
 
-/// The packages as a lock has them, with those that want each.
+/// The packages as a lock has them, each with those that want it.
 pub(super) fn locked(pinned: &[Pinned]) -> String {
     let one = |Pinned { package, hashes }: &Pinned| {
         let hashes = hashes.iter().map(|hash| format!(" \\\n    --hash=sha256:{hash}"));
@@ -61,7 +61,7 @@ pub(super) fn locked(pinned: &[Pinned]) -> String {
     pinned.iter().map(one).collect()
 }
 
-/// What uv has resolved, with a line about for what.
+/// The packages that uv has resolved, after a line with the target.
 pub(in crate::packages) fn with_target(target: &str, resolved: &str) -> String {
     format!("{TARGET}{target}\n{resolved}")
 }
@@ -73,9 +73,9 @@ static PACKAGE: LazyLock<Regex> = LazyLock::new(|| {
 });
 static HASH: LazyLock<Regex> =
     LazyLock::new(|| regex(r"^\s+--hash=sha256:(?<hash>[0-9a-f]{64})\s*(?<more>\\?)$"));
-static VIA: LazyLock<Regex> = LazyLock::new(|| regex(r"^\s+#\s+(?:via(?:\s+|$))?(?<who>.*)$"));
+static VIA: LazyLock<Regex> = LazyLock::new(|| regex(r"^\s+#\s+(?:via(?:\s+|$))?(?<name>.*)$"));
 
-/// The packages of a lock with their hashes, and for what it was made.
+/// The target of a lock, and its packages with their hashes.
 pub(in crate::packages) fn parse(text: &str) -> Result<(String, Vec<Pinned>), LockError> {
     let mut target = None;
     let mut packages: Vec<Pinned> = Vec::new();
@@ -99,14 +99,14 @@ pub(in crate::packages) fn parse(text: &str) -> Result<(String, Vec<Pinned>), Lo
             last.hashes.push(found["hash"].to_owned());
         } else if let Some((found, last)) = VIA.captures(line).zip(packages.last_mut()) {
             goes_on = false;
-            let who = found["who"].trim();
+            let name = found["name"].trim();
             // An option names the file of the requirements.
-            if !who.is_empty() && !who.starts_with('-') && who != WANTED {
-                let name = who.split('[').next().unwrap_or_default();
+            if !name.is_empty() && !name.starts_with('-') && name != WANTED {
+                let name = name.split('[').next().unwrap_or_default();
                 last.package.wanted_by.push(normalised_python(name));
             }
         } else {
-            return Err(LockError(format!(
+            return Err(LockError::new(format!(
                 "line {} is not a package with hashes: {}",
                 number + 1,
                 quoted(line)
@@ -115,17 +115,17 @@ pub(in crate::packages) fn parse(text: &str) -> Result<(String, Vec<Pinned>), Lo
     }
     for Pinned { package, hashes } in &mut packages {
         if hashes.is_empty() {
-            return Err(LockError(format!("{} has no hash", package.name)));
+            return Err(LockError::new(format!("{} has no hash", package.name)));
         }
-        hashes.sort();
+        hashes.sort_unstable();
         hashes.dedup();
-        package.wanted_by.sort();
+        package.wanted_by.sort_unstable();
         package.wanted_by.dedup();
     }
-    packages.sort_by(|a, b| a.package.name.cmp(&b.package.name));
+    packages.sort_unstable_by(|a, b| a.package.name.cmp(&b.package.name));
     if let Some(twice) = packages.windows(2).find(|two| two[0].package.name == two[1].package.name)
     {
-        return Err(LockError(format!("{} is there twice", twice[0].package.name)));
+        return Err(LockError::new(format!("{} is there twice", twice[0].package.name)));
     }
     let target = target.ok_or_else(|| LockError::new("it does not say for what it was made"))?;
     Ok((target, packages))
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn packages_have_their_hashes_and_who_wants_them() {
+    fn packages_have_their_hashes_and_dependents() {
         let (target, packages) = parse(&text()).unwrap();
         assert_eq!(target, "cpython-3.13-x86_64-manylinux_2_40");
         let [numpy, pandas] = packages.as_slice() else { panic!("{packages:?}") };
@@ -167,9 +167,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn written_locks_are_read_again() {
         let (target, packages) = parse(&text()).unwrap();
-        assert_eq!(parse(&with_target(&target, &locked(&packages))), Ok((target, packages)));
+        let again = parse(&with_target(&target, &locked(&packages))).unwrap();
+        assert_eq!(again, (target, packages));
     }
 
     #[test]

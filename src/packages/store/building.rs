@@ -1,21 +1,21 @@
-//! A set that is being built: a folder of its own, which is removed unless it becomes a set.
+//! A set that is being built: a separate folder, which is removed unless it becomes a set.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{FlockOperation, flock, syncfs};
 
-use super::cache::Slot;
-use super::{Growth, SetFile, Store, StoreError, StoredSet, new_name, tree};
-use crate::packages::store::tree::Entry;
+use super::cache::{Slot, usage_of};
+use super::measure::Growth;
+use super::removal::{BUILDING_LOCK, remove_folder, remove_or_warn};
+use super::tree::{self, TreeEntry};
+use super::{Store, StoreError, StoredSet, new_name, write_set};
 
-/// The file whose lock says that somebody builds here.
-pub(super) const LOCK: &str = "lock";
-
-/// What becomes the set.
+/// The folder that becomes the set.
 const SET: &str = "set";
 
 /// A folder in which a set is built. It is removed when this is dropped.
@@ -24,9 +24,9 @@ pub(crate) struct Building {
     store: Store,
     folder: PathBuf,
     lock: File,
-    /// What its tools download and unpack.
+    /// The cache of its tools.
     cache: Slot,
-    /// Whether what is there was refused, or is not complete.
+    /// Whether files there were refused, or are not complete.
     is_cache_spoiled: AtomicBool,
     /// The inodes that were there when it began.
     before: Arc<HashSet<u64>>,
@@ -34,13 +34,47 @@ pub(crate) struct Building {
     cache_most: u64,
 }
 
+impl Store {
+    /// Begins to build a set, with the first free cache. A cache may have `most` bytes before and after.
+    ///
+    /// # Errors
+    ///
+    /// When its folders can't be made.
+    pub(crate) fn begin(&self, most: u64) -> Result<Building, StoreError> {
+        let mut number = 0;
+        let cache = loop {
+            match self.take_slot(number) {
+                // There are never more than builds that run at once.
+                Err(StoreError::InUse(_)) => number += 1,
+                taken => break taken?,
+            }
+        };
+        let mut before = HashSet::new();
+        let usage = usage_of(&cache.folder, |found| {
+            before.insert(found.ino());
+        });
+        if usage.bytes > most || usage.too_deep.is_some() {
+            before.clear();
+            match self.move_away(&cache).and_then(|away| remove_folder(&away)) {
+                // It is out of the way, and the next sweep tries it again.
+                Err(error @ StoreError::Left { .. }) => {
+                    tracing::warn!(%error, "a cache of packages was not removed");
+                }
+                removed => removed?,
+            }
+        }
+        fs::create_dir_all(&cache.folder).map_err(|error| StoreError::io(&cache.folder, error))?;
+        Building::begin(self, cache, before, most)
+    }
+}
+
 impl Building {
-    /// Begins a set, with a cache of its own. The folder for its files is there.
+    /// Begins a set, with its own cache. The folder for its files is there.
     ///
     /// # Errors
     ///
     /// When a folder can't be made.
-    pub(super) fn begin(
+    fn begin(
         store: &Store,
         cache: Slot,
         before: HashSet<u64>,
@@ -52,10 +86,10 @@ impl Building {
         let failed = |error| StoreError::io(&folder, error);
         fs::create_dir(&folder).map_err(failed)?;
         let remove = |error: StoreError| {
-            super::removal::remove_or_warn(&folder);
+            remove_or_warn(&folder);
             error
         };
-        let path = folder.join(LOCK);
+        let path = folder.join(BUILDING_LOCK);
         let lock = File::options()
             .create_new(true)
             .read(true)
@@ -79,7 +113,7 @@ impl Building {
         Ok(building)
     }
 
-    /// A name that no other build has.
+    /// A unique name.
     pub(crate) fn name(&self) -> String {
         let name = self.folder.file_name().unwrap_or_default();
         name.to_string_lossy().into_owned()
@@ -100,13 +134,13 @@ impl Building {
         self.cache.folder.join(tool)
     }
 
-    /// What is in its folder, and what has come to its cache since it began.
+    /// The growth of its folder and its cache since it began.
     pub(crate) fn growth(&self) -> Growth {
         let cache = self.cache.folder.clone();
         Growth { folder: self.folder.clone(), cache, before: Arc::clone(&self.before) }
     }
 
-    /// Lets its cache go when it ends: what is there was refused, or is not complete.
+    /// Lets its cache be removed when it ends: files there were refused, or are not complete.
     pub(crate) fn spoil_cache(&self) {
         self.is_cache_spoiled.store(true, Ordering::Relaxed);
     }
@@ -116,22 +150,21 @@ impl Building {
         self.folder.join(SET).join(super::FILES)
     }
 
-    /// Makes it a set that all processes of this user see. If another process was faster, this one's work is dropped.
+    /// Makes it a set that all processes of this user see. If another process has published the same set, this one is dropped.
     ///
     /// # Errors
     ///
     /// When files can't be read or written.
-    pub(crate) fn publish(self, set: &StoredSet, entries: &[Entry]) -> Result<(), StoreError> {
+    pub(crate) fn publish(self, set: &StoredSet, entries: &[TreeEntry]) -> Result<(), StoreError> {
         let new = self.folder.join(SET);
         let manifest = tree::manifest(&self.files(), entries)?;
-        let file = SetFile { manifest: super::hash_of(manifest.as_bytes()), set: set.clone() };
         let write = |name: &str, content: &[u8]| {
             let path = new.join(name);
             fs::write(&path, content).map_err(|error| StoreError::io(&path, error))
         };
         write(super::MANIFEST, manifest.as_bytes())?;
         write(super::USED, b"")?;
-        write(super::SET_FILE, &serde_json::to_vec_pretty(&file).expect("plain data is JSON"))?;
+        write_set(&new.join(super::SET_FILE), set, &manifest)?;
         // After a power cut the set is there as a whole or not at all.
         let folder = File::open(&new).map_err(|error| StoreError::io(&new, error))?;
         syncfs(&folder).map_err(|error| StoreError::io(&new, error.into()))?;
@@ -149,7 +182,7 @@ impl Building {
 
 impl Drop for Building {
     fn drop(&mut self) {
-        // Out of the way at once. What is left there goes with the next start.
+        // Out of the way at once. The next start removes files that are left there.
         let away = self.store.folder.join("removed").join(new_name());
         let folder = match fs::rename(&self.folder, &away) {
             Ok(()) => away,
@@ -170,12 +203,12 @@ impl Drop for Building {
                 Err(error) => tracing::warn!(%error, "a spoiled cache of packages stays"),
             }
         }
-        // So that the next build, which may begin at once, finds what this one has downloaded.
+        // So that the next build, which may begin at once, can use the downloads of this one.
         self.cache.let_go();
         let (store, most) = (self.store.clone(), self.cache_most);
         let remove = move || {
-            left.iter().for_each(|folder| super::removal::remove_or_warn(folder));
-            // However it has ended.
+            left.iter().for_each(|folder| remove_or_warn(folder));
+            // Also after a failure.
             store.bound_cache(most);
         };
         match tokio::runtime::Handle::try_current() {

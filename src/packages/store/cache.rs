@@ -1,19 +1,17 @@
-//! The caches of the tools: what was downloaded and unpacked. Each build that runs has one of its own, so that it answers only
-//! for what it brings itself. They are bounded whenever a build ends and before one begins.
+//! The caches of the tools: files that were downloaded and unpacked. Each running build has its own, so that only its own files count
+//! towards its limits. Caches are bounded whenever a build ends and before one begins.
 
-use std::collections::HashSet;
 use std::fs::{self, File, Metadata};
 use std::io;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 
 use super::measure::{Usage, is_unlinked};
 use super::removal::remove_folder;
-use super::{Building, Store, StoreError, new_name};
+use super::{Store, StoreError, new_name};
 
-/// The cache of one build, which keeps it from others.
+/// The cache of one build, locked so that others don't use it.
 #[derive(Debug)]
 pub(super) struct Slot {
     /// Has a folder for each tool.
@@ -22,14 +20,14 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    /// Lets others have it.
+    /// Unlocks it for other builds.
     pub(super) fn let_go(&self) {
-        // If this fails, the end of the file does it.
+        // If this fails, closing the file unlocks it.
         let _ = flock(&self.held, FlockOperation::Unlock);
     }
 }
 
-/// What became of the caches.
+/// The result of clearing the caches.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Cleared {
     /// Bytes that this freed.
@@ -39,44 +37,12 @@ pub(crate) struct Cleared {
 }
 
 impl Store {
-    /// Begins to build a set, with the first cache that no other build has. It may have `most` bytes before and after.
-    ///
-    /// # Errors
-    ///
-    /// When its folders can't be made.
-    pub(crate) fn begin(&self, most: u64) -> Result<Building, StoreError> {
-        let mut number = 0;
-        let cache = loop {
-            match self.take_slot(number) {
-                // There are never more than builds that run at once.
-                Err(StoreError::InUse(_)) => number += 1,
-                taken => break taken?,
-            }
-        };
-        let mut before = HashSet::new();
-        let usage = usage_of(&cache.folder, |found| {
-            before.insert(found.ino());
-        });
-        if usage.bytes > most || usage.too_deep.is_some() {
-            before.clear();
-            match self.move_away(&cache).and_then(|away| remove_folder(&away)) {
-                // It is out of the way, and the next sweep tries it again.
-                Err(error @ StoreError::Left { .. }) => {
-                    tracing::warn!(%error, "a cache of packages was not removed");
-                }
-                removed => removed?,
-            }
-        }
-        fs::create_dir_all(&cache.folder).map_err(|error| StoreError::io(&cache.folder, error))?;
-        Building::begin(self, cache, before, most)
-    }
-
     /// The folder of the caches.
     pub(super) fn caches(&self) -> PathBuf {
         self.folder.join("cache")
     }
 
-    /// The numbers of the caches that are there.
+    /// The numbers of the existing caches.
     fn slots(&self) -> Vec<u32> {
         let entries = fs::read_dir(self.caches()).into_iter().flatten().flatten();
         let mut numbers: Vec<u32> =
@@ -90,14 +56,14 @@ impl Store {
         self.caches().join(number.to_string())
     }
 
-    /// Keeps a cache from others, unless one has it.
-    fn take_slot(&self, number: u32) -> Result<Slot, StoreError> {
+    /// Locks a cache, unless another build uses it.
+    pub(super) fn take_slot(&self, number: u32) -> Result<Slot, StoreError> {
         let name = format!("cache.{number}.lock");
         let held = self.lock_file_of(&name, FlockOperation::NonBlockingLockExclusive)?;
         Ok(Slot { folder: self.slot(number), held })
     }
 
-    /// Moves away what is in a cache. Returns where it is then.
+    /// Moves a cache out of the way, and returns its new path.
     pub(super) fn move_away(&self, cache: &Slot) -> Result<PathBuf, StoreError> {
         let away = self.folder.join("removed").join(new_name());
         match fs::rename(&cache.folder, &away) {
@@ -108,8 +74,7 @@ impl Store {
         }
     }
 
-    /// Removes caches until the others have no more bytes together than they may. One with which a process builds stays: the
-    /// end of that build does it.
+    /// Removes caches until the others fit the limit together. One that a build uses stays until the end of that build.
     pub(crate) fn bound_cache(&self, most: u64) {
         let mut left = most;
         for number in self.slots() {
@@ -129,7 +94,7 @@ impl Store {
         }
     }
 
-    /// Removes what the tools have downloaded, except for that with which processes build at this moment.
+    /// Removes the caches, except for those that running builds use.
     ///
     /// # Errors
     ///
@@ -156,8 +121,8 @@ impl Store {
     }
 }
 
-/// What is in a cache and in no set.
-fn usage_of(cache: &Path, mut see: impl FnMut(&Metadata)) -> Usage {
+/// The files that are in a cache and in no set.
+pub(super) fn usage_of(cache: &Path, mut see: impl FnMut(&Metadata)) -> Usage {
     let mut usage = Usage::default();
     usage.add(cache, |found| {
         see(found);

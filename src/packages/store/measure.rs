@@ -1,4 +1,4 @@
-//! How much is in a folder, also while a tool that nobody trusts writes there.
+//! The size of a folder, also while an untrusted tool writes there.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, Metadata};
@@ -11,30 +11,30 @@ use super::tree::DEEPEST;
 /// Deepest nesting in a folder of a tool: its own folders are above those of packages.
 const DEEPEST_OF_TOOL: usize = DEEPEST + 8;
 
-/// Packages that are told apart.
+/// Most packages whose bytes are counted separately.
 const MOST_PARTS: usize = 10_000;
 
-/// What is in a folder.
+/// The contents of a folder.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Usage {
     /// Bytes of files.
     pub bytes: u64,
     /// Files, folders and links.
     pub entries: usize,
-    /// A package with folders that are deeper than any tool needs, or such a folder. What is below does not count.
+    /// A package with folders that are deeper than any tool needs, or such a folder. Files below don't count.
     pub too_deep: Option<String>,
-    /// Bytes by package, as far as paths tell them.
+    /// Bytes by package, as far as paths name it.
     parts: HashMap<Arc<str>, u64>,
 }
 
 impl Usage {
-    /// The package with most of the bytes, if paths tell one.
+    /// The package with most of the bytes, if paths name one.
     pub(crate) fn largest(&self) -> Option<&str> {
         self.parts.iter().max_by_key(|(_, bytes)| **bytes).map(|(name, _)| &**name)
     }
 }
 
-/// What a build has brought to the disk since it began. Cheap to clone.
+/// The files that a build has brought to the disk since it began. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Growth {
     /// The folder of the build.
@@ -50,7 +50,7 @@ impl Growth {
     pub(crate) fn measure(&self) -> Usage {
         let mut usage = Usage::default();
         usage.add(&self.folder, |_| true);
-        // What is linked is also in the folder, or belongs to another set.
+        // Linked files are also in the folder, or belong to another set.
         let is_new = |found: &Metadata| !self.before.contains(&found.ino()) && is_unlinked(found);
         usage.add(&self.cache, is_new);
         usage
@@ -62,13 +62,13 @@ impl Growth {
     }
 }
 
-/// Whether nothing else is this file. The others in a cache are in a set, too.
+/// Whether a file in a cache is in no set: it has no other link.
 pub(super) fn is_unlinked(found: &Metadata) -> bool {
     found.is_dir() || found.nlink() == 1
 }
 
 impl Usage {
-    /// Adds what is in a folder, which may be missing, without following links.
+    /// Adds the contents of a folder, which may be missing, without following links.
     pub(super) fn add(&mut self, root: &Path, mut counts: impl FnMut(&Metadata) -> bool) {
         let mut folders: Vec<(PathBuf, usize, Option<Arc<str>>)> = vec![(root.to_owned(), 0, None)];
         while let Some((folder, depth, part)) = folders.pop() {
@@ -77,7 +77,7 @@ impl Usage {
                 self.too_deep = Some(part.map_or(name.into_owned(), |part| part.to_string()));
                 continue;
             }
-            // What vanishes meanwhile is not there.
+            // Files that vanish meanwhile don't count.
             for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
                 let Ok(metadata) = entry.metadata() else { continue };
                 let (path, is_counted) = (entry.path(), counts(&metadata));

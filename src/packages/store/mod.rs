@@ -1,22 +1,23 @@
 //! The sets on disk.
 //!
 //! ```text
-//! sets/HASH/files/…      the set: what sandboxes see
-//! sets/HASH/set.json     what is known of it; a process that uses the set holds a shared lock on this file
-//! sets/HASH/manifest     its files with their hashes; set.json has the hash of this
+//! sets/HASH/files/…      the files of the set, which sandboxes see
+//! sets/HASH/set.json     its description; a process that uses the set holds a shared lock on this file
+//! sets/HASH/manifest     the list of its files with their hashes; set.json has the hash of this
 //! sets/HASH/used         its modification time is that of the last use
 //! building/…             sets that are being built, each with a lock
-//! removed/…              what is being deleted
-//! cache/NUMBER/…         of the tools, one for each build that runs; files of sets are linked to those here
-//! cache.NUMBER.lock      is held by who builds with that cache
-//! lock                   is held for a moment by whoever adds or removes something
+//! removed/…              folders that are being deleted
+//! cache/NUMBER/…         caches of the tools, one for each running build; files of sets are hard links to files here
+//! cache.NUMBER.lock      is held by the build that uses that cache
+//! lock                   is held briefly by a process that adds or removes something
 //! ```
 //!
-//! One rename makes a set visible, and one makes it invisible. So a process that is killed leaves at most what no other
-//! takes for a set, and the next start removes it. Locks (`flock`) show what is in use, because they end with their process.
+//! One rename makes a set visible, and one makes it invisible. So a process that is killed leaves at most files that no other
+//! takes for a set, and the next start removes them. Locks (`flock`) show what is in use, because they end with their process.
 
 mod building;
 mod cache;
+mod error;
 mod measure;
 mod removal;
 pub(crate) mod tree;
@@ -34,11 +35,13 @@ use isolator_pool::lock::lock;
 use isolator_pool::packages::PackageSet;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::{Errno, retry_on_intr};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 pub(crate) use building::Building;
 pub(crate) use cache::Cleared;
+pub(crate) use error::StoreError;
 pub(crate) use measure::{Growth, Usage};
 
 use crate::hex::hex;
@@ -50,10 +53,10 @@ const SET_FILE: &str = "set.json";
 const MANIFEST: &str = "manifest";
 const USED: &str = "used";
 
-/// A use is noted if the last one was so long ago.
+/// The minimum time between two uses that are noted.
 const USES_APART: Duration = Duration::from_secs(30);
 
-/// What is known of a set in the store.
+/// A set in the store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct StoredSet {
@@ -61,12 +64,12 @@ pub(crate) struct StoredSet {
     pub hash: String,
     /// The interpreter that imports from it.
     pub interpreter: Interpreter,
-    /// For what it was built.
+    /// The target that it was built for.
     pub target: String,
     /// The index from which it came, without credentials; empty if the tools' own configuration said which.
     #[serde(default)]
     pub index: String,
-    /// What was asked for.
+    /// Its requirements.
     pub requirements: Vec<String>,
     /// The hashes of the locks that held for a part of it, by the names of their sets.
     #[serde(default)]
@@ -81,68 +84,14 @@ pub(crate) struct StoredSet {
     pub built: SystemTime,
 }
 
-/// The file with what is known of a set.
-#[derive(Serialize, Deserialize)]
-struct SetFile {
+/// A field of `set.json` besides those of the set.
+#[derive(Deserialize)]
+struct ManifestHash {
     /// Hash of the list of its files.
     manifest: String,
-    #[serde(flatten)]
-    set: StoredSet,
 }
 
-/// The store can't do what it should.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum StoreError {
-    /// There is no such set.
-    #[error("the set {0} is not in the store")]
-    NoSuchSet(String),
-    /// Processes use the set.
-    #[error("the set {0} is in use")]
-    InUse(String),
-    /// A file of the set is not what it was when it was built.
-    #[error(
-        "the set {hash} was changed since it was built ({what}): remove it with `isolator packages rm {hash}`"
-    )]
-    Changed {
-        /// The set.
-        hash: String,
-        /// The difference.
-        what: String,
-    },
-    /// The disk is full.
-    #[error("no space is left for packages in {}: free some, or remove sets with `isolator packages prune`", .0.display())]
-    Full(PathBuf),
-    /// Something is out of the way, and its files are still there.
-    #[error("{} could not be deleted and still takes room: {error}; `isolator packages prune` and the next start try it again", folder.display())]
-    Left {
-        /// Where it is now.
-        folder: PathBuf,
-        /// Why it stays.
-        error: io::Error,
-    },
-    /// A file or folder can't be used.
-    #[error("{}: {error}", path.display())]
-    Io {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        error: io::Error,
-    },
-}
-
-impl StoreError {
-    /// What is wrong with a file or folder.
-    pub(super) fn io(path: &Path, error: io::Error) -> Self {
-        match error.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-                Self::Full(path.parent().unwrap_or(path).to_owned())
-            }
-            _ => Self::Io { path: path.to_owned(), error },
-        }
-    }
-}
-
-/// Whether a set is as it was built, by the inode of its `set.json`. Who asks first looks, and others wait for the answer.
+/// Whether a set is as it was built, by its hash and the inode of its `set.json`. The first caller verifies it, and others wait.
 type Verified = Mutex<HashMap<(String, u64), Arc<Mutex<bool>>>>;
 
 /// The sets of a user on this machine. Cheap to clone.
@@ -183,7 +132,7 @@ impl Store {
         self.sets_folder().join(hash).join(SET_FILE)
     }
 
-    /// The folder of a set, which need not be there.
+    /// The folder of a set, which may be missing.
     fn set_folder(&self, hash: &str) -> Result<PathBuf, StoreError> {
         let is_hash = hash.len() == 64
             && hash.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte));
@@ -194,11 +143,11 @@ impl Store {
         }
     }
 
-    /// What is known of a set, if it is there.
+    /// A set, if it is there.
     pub(crate) fn find(&self, hash: &str) -> Option<StoredSet> {
         let path = self.set_folder(hash).ok()?.join(SET_FILE);
-        match read_set(&path) {
-            Ok(Some(found)) if found.set.hash == hash => Some(found.set),
+        match read_set::<StoredSet>(&path) {
+            Ok(Some(found)) if found.hash == hash => Some(found),
             Ok(None) => None,
             Ok(Some(_)) => {
                 tracing::warn!(path = %path.display(), "a set of packages is in the wrong folder");
@@ -227,12 +176,12 @@ impl Store {
             let used = used.unwrap_or(set.built);
             found.push((set, used));
         }
-        found.sort_by(|(a, _), (b, _)| a.hash.cmp(&b.hash));
+        found.sort_unstable_by(|(a, _), (b, _)| a.hash.cmp(&b.hash));
         found
     }
 
-    /// Takes a set, which is there as long as what is returned. The first time in this process, all its files are compared
-    /// with what they were when it was built, which takes a second for each gigabyte: call it where blocking is allowed.
+    /// Takes a set, which stays as long as the returned value. The first time in this process, all its files are verified,
+    /// which takes a second for each gigabyte: call it where blocking is allowed.
     ///
     /// # Errors
     ///
@@ -272,7 +221,7 @@ impl Store {
             Err(Errno::WOULDBLOCK) => return Err(StoreError::InUse(hash.to_owned())),
             Err(error) => return Err(StoreError::io(&path, error.into())),
         }
-        // It may have been removed before the lock was had.
+        // It may have been removed before it was locked.
         let inode = file.metadata().map_err(failed)?.ino();
         if fs::metadata(&path).map_err(failed)?.ino() == inode {
             Ok((file, inode))
@@ -281,7 +230,7 @@ impl Store {
         }
     }
 
-    /// Remembers that a set was looked at when it was made.
+    /// Remembers that a set was verified when it was built.
     fn mark_verified(&self, hash: &str) {
         if let Ok(metadata) = fs::metadata(self.lock_file(hash)) {
             lock(&self.verified)
@@ -297,7 +246,7 @@ impl Store {
         )
     }
 
-    /// Remembers that the set was used now.
+    /// Notes that the set was used now.
     pub(crate) fn used(&self, hash: &str) {
         let Ok(path) = self.set_folder(hash).map(|folder| folder.join(USED)) else { return };
         let now = SystemTime::now();
@@ -315,17 +264,17 @@ impl Store {
         }
     }
 
-    /// Bytes of all sets. What several have in common counts once. Looks at every file, so it takes a while.
+    /// Bytes of all sets. Files that several have in common count once. Reads every folder, so it takes a while.
     pub(crate) fn bytes(&self) -> u64 {
         let (mut seen, mut bytes) = (HashSet::new(), 0);
-        // Each on its own, because one that is removed meanwhile ends the look at it.
+        // One after the other, so that a set that is removed meanwhile does not hide others.
         for set in fs::read_dir(self.sets_folder()).into_iter().flatten().flatten() {
             bytes += tree::disk_bytes(&set.path(), &mut seen);
         }
         bytes
     }
 
-    /// Keeps others from adding or removing something. Held for a moment.
+    /// The lock for adding and removing. It is held briefly.
     fn lock_all(&self) -> Result<File, StoreError> {
         self.lock_file_of("lock", FlockOperation::LockExclusive)
     }
@@ -342,8 +291,8 @@ impl Store {
     }
 }
 
-/// What is known of a set; `None` if there is none.
-fn read_set(path: &Path) -> Result<Option<SetFile>, StoreError> {
+/// Reads a `set.json`; `None` if there is none.
+fn read_set<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, StoreError> {
     let text = match fs::read(path) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -353,10 +302,17 @@ fn read_set(path: &Path) -> Result<Option<SetFile>, StoreError> {
     parsed.map(Some).map_err(|error| StoreError::io(path, io::Error::other(error)))
 }
 
-/// Compares a set's files with what they were when it was built.
+/// Writes a `set.json`, with the hash of the list of the set's files.
+fn write_set(path: &Path, set: &StoredSet, manifest: &str) -> Result<(), StoreError> {
+    let mut text = serde_json::to_value(set).expect("plain data is JSON");
+    text["manifest"] = hash_of(manifest.as_bytes()).into();
+    fs::write(path, format!("{text:#}")).map_err(|error| StoreError::io(path, error))
+}
+
+/// Verifies that a set's files are as they were when it was built.
 fn verify(folder: &Path, hash: &str) -> Result<(), StoreError> {
     let changed = |what: String| StoreError::Changed { hash: hash.to_owned(), what };
-    let file = read_set(&folder.join(SET_FILE))?;
+    let file: Option<ManifestHash> = read_set(&folder.join(SET_FILE))?;
     let file = file.ok_or_else(|| StoreError::NoSuchSet(hash.to_owned()))?;
     let path = folder.join(MANIFEST);
     let manifest = fs::read_to_string(&path).map_err(|error| StoreError::io(&path, error))?;
@@ -379,7 +335,7 @@ fn hash_of(bytes: &[u8]) -> String {
     hex(&Sha256::digest(bytes))
 }
 
-/// A name that no other folder has.
+/// A unique name for a folder.
 fn new_name() -> String {
     let mut random = [0; 8];
     if getrandom::fill(&mut random).is_err() {
@@ -389,6 +345,11 @@ fn new_name() -> String {
             u64::try_from(time.as_nanos() & u128::from(u64::MAX)).unwrap_or_default().to_le_bytes();
     }
     format!("{}-{}", std::process::id(), hex(&random))
+}
+
+/// A hash, shortened so that it still differs from others.
+pub(crate) fn short(hash: &str) -> &str {
+    hash.get(..12).unwrap_or(hash)
 }
 
 #[cfg(test)]

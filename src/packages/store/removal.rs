@@ -1,5 +1,5 @@
-//! Removing: one rename takes something out of the way, and then its files are deleted, which can take a while. Those that
-//! can't be deleted stay in `removed` until the next sweep.
+//! Removal: one rename moves a folder out of the way, and then its files are deleted, which can take a while. Files that can't be
+//! deleted stay in `removed` until the next sweep.
 
 use std::fs::{self, File};
 use std::io;
@@ -12,10 +12,13 @@ use isolator_pool::lock::lock;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
-use super::{Store, StoreError, building, new_name};
+use super::{Store, StoreError, new_name};
+
+/// The file in the folder of a build whose lock says that a process builds there.
+pub(super) const BUILDING_LOCK: &str = "lock";
 
 impl Store {
-    /// Removes a set. Tells whether it was there.
+    /// Removes a set. Returns whether it was there.
     ///
     /// # Errors
     ///
@@ -24,7 +27,7 @@ impl Store {
         let folder = self.set_folder(hash)?;
         let all = self.lock_all()?;
         let held = match self.take(hash, FlockOperation::NonBlockingLockExclusive) {
-            // A folder without its file is not a set anymore, and has nobody who uses it.
+            // A folder without its file is not a set anymore, so no process uses it.
             Err(StoreError::NoSuchSet(_)) if folder.exists() => None,
             Err(StoreError::NoSuchSet(_)) => return Ok(false),
             taken => Some(taken?),
@@ -37,7 +40,7 @@ impl Store {
         Ok(true)
     }
 
-    /// Removes what processes left that were killed while they built or removed a set, and what could not be removed before.
+    /// Removes the folders of processes that were killed while they built or removed a set, and those that could not be removed before.
     ///
     /// # Errors
     ///
@@ -56,7 +59,7 @@ impl Store {
         swept
     }
 
-    /// Moves away what dead processes were building, and a cache that earlier versions had for all builds.
+    /// Moves the folders of builds whose process is dead out of the way, and the single cache of earlier versions.
     fn move_leftovers(&self) -> Result<(), StoreError> {
         let _all = self.lock_all()?;
         let mut moved = Ok(());
@@ -74,8 +77,8 @@ impl Store {
         let building = self.folder.join("building");
         for entry in fs::read_dir(&building).map_err(|error| StoreError::io(&building, error))? {
             let path = entry.map_err(|error| StoreError::io(&building, error))?.path();
-            // Whoever makes such a folder holds the lock of all until it has its own.
-            let is_alive = File::open(path.join(building::LOCK)).is_ok_and(|own| {
+            // A process that makes such a folder holds the lock of the store until it has locked the folder.
+            let is_alive = File::open(path.join(BUILDING_LOCK)).is_ok_and(|own| {
                 flock(&own, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK)
             });
             if !is_alive {
@@ -102,7 +105,7 @@ pub(super) fn remove_folder(folder: &Path) -> Result<(), StoreError> {
     }
 }
 
-/// The same where nobody waits for what comes of it.
+/// The same, but errors are only logged.
 pub(super) fn remove_or_warn(folder: &Path) {
     if let Err(error) = remove_folder(folder) {
         tracing::warn!(%error, "what is left of a build was not removed");

@@ -37,13 +37,13 @@ fn publish(store: &Store) -> StoredSet {
     set
 }
 
-/// What is in a folder of the store.
+/// The number of entries in a folder of the store.
 fn count(root: &Path, name: &str) -> usize {
     fs::read_dir(root.join(name)).unwrap().count()
 }
 
 #[test]
-fn a_set_is_there_as_a_whole_until_it_is_removed() {
+fn a_set_is_complete_until_it_is_removed() {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(folder.path()).unwrap();
     assert_eq!((store.find(HASH), store.all()), (None, Vec::new()));
@@ -67,7 +67,7 @@ fn a_set_is_there_as_a_whole_until_it_is_removed() {
 }
 
 #[test]
-fn the_second_of_two_that_build_the_same_uses_what_is_there() {
+fn a_second_build_of_the_same_set_uses_the_first() {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(folder.path()).unwrap();
     publish(&store);
@@ -104,7 +104,7 @@ fn a_changed_set_is_not_used() {
 }
 
 #[test]
-fn what_the_dead_were_building_goes_and_what_lives_stays() {
+fn builds_of_dead_processes_are_removed_and_others_stay() {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(folder.path()).unwrap();
     let alive = begin(&store);
@@ -119,7 +119,7 @@ fn what_the_dead_were_building_goes_and_what_lives_stays() {
     assert_eq!((count(folder.path(), "building"), count(folder.path(), "removed")), (0, 0));
 }
 
-/// What a tool has downloaded in a cache.
+/// Writes a download into a cache.
 fn fill(cache: &Path, bytes: usize) -> PathBuf {
     fs::create_dir_all(cache).unwrap();
     let wheel = cache.join("wheel");
@@ -128,7 +128,7 @@ fn fill(cache: &Path, bytes: usize) -> PathBuf {
 }
 
 #[test]
-fn caches_are_removed_only_when_nobody_builds_with_them() {
+fn caches_are_removed_only_when_no_build_uses_them() {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(folder.path()).unwrap();
     let (building, other) = (begin(&store), begin(&store));
@@ -137,7 +137,7 @@ fn caches_are_removed_only_when_nobody_builds_with_them() {
     fill(&other.cache("npm"), 7);
     drop(other);
     assert_eq!(store.clear_cache().unwrap(), Cleared { bytes: 7, is_all: false });
-    // What a set has, too, is not freed.
+    // Files that are also in a set are not freed.
     fs::hard_link(wheel, building.files().join("a.so")).unwrap();
     fs::write(building.cache("uv").join("other"), [0; 10]).unwrap();
     let entries = tree::entries(&building.files()).unwrap();
@@ -154,7 +154,7 @@ fn caches_are_bounded_whenever_a_build_begins_or_ends() {
     fill(&folder.path().join("cache/uv"), 10);
     let store = Store::open(folder.path()).unwrap();
     assert_eq!(count(folder.path(), "cache"), 0);
-    // What a server that was killed has left.
+    // Caches of a server that was killed.
     let [wheel, other_wheel] = [fill(&cache("0"), 51), fill(&cache("1"), 20)];
     let building = store.begin(50).unwrap();
     assert!(!wheel.exists() && other_wheel.exists());
@@ -172,12 +172,12 @@ fn caches_are_bounded_whenever_a_build_begins_or_ends() {
 }
 
 #[test]
-fn a_build_answers_only_for_what_it_brings_itself() {
+fn only_a_build_s_own_files_count_towards_its_limits() {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(folder.path()).unwrap();
     fill(&begin(&store).cache("uv"), 5);
     let (bomb, other) = (begin(&store), begin(&store));
-    assert_eq!(bomb.growth().measure().bytes, 0, "what was there is not its own");
+    assert_eq!(bomb.growth().measure().bytes, 0, "earlier files are not its own");
     let (wheel, other_wheel) = (bomb.cache("uv").join("bomb"), fill(&other.cache("uv"), 7));
     fs::write(&wheel, [0; 501]).unwrap();
     assert_eq!([&bomb, &other].map(|it| it.growth().measure().bytes), [501, 7]);

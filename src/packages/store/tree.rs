@@ -1,6 +1,6 @@
-//! What is in a set's folder: looked at after it was installed, and again before it is used.
+//! The files of a set: listed after they were installed, and again before the set is used.
 //!
-//! Whoever made the packages is not trusted. So there are files, folders and links that stay inside, and nothing else.
+//! The authors of packages are not trusted. So a set has only files, folders, and links that stay inside.
 
 use std::fmt::Write as _;
 use std::fs::{self, File, Permissions};
@@ -12,13 +12,13 @@ use std::thread;
 use isolator_pool::folders;
 use sha2::{Digest as _, Sha256};
 
-use super::StoreError;
+use super::error::StoreError;
 use crate::hex::hex;
 
 /// Most files, folders and links of one set.
 pub(crate) const MOST_ENTRIES: usize = 400_000;
 
-/// Most bytes of all paths together, which are in memory several times when a set is listed.
+/// Most bytes of all paths together. They are in memory several times when a set is listed.
 const LONGEST_PATHS: usize = 64 << 20;
 
 /// Longest path below the set's folder, in bytes.
@@ -30,13 +30,13 @@ pub(crate) const DEEPEST: usize = 64;
 /// Threads that read files at the same time.
 const MOST_READERS: usize = 4;
 
-/// What the permissions of folders and of files that can be executed are.
+/// The permissions of folders and of files that can be executed.
 const EXECUTABLE: u32 = 0o755;
 
-/// What those of other files are.
+/// The permissions of other files.
 const PLAIN: u32 = 0o644;
 
-/// A set's folder is not as it has to be.
+/// A set's folder that can't be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TreeError {
     /// It has something that no set may have.
@@ -47,16 +47,16 @@ pub(crate) enum TreeError {
     Store(#[from] StoreError),
 }
 
-/// Something in a set.
+/// A file, folder or link of a set.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Entry {
+pub(crate) struct TreeEntry {
     /// Its path below the set's folder.
     pub path: String,
-    /// What it is.
+    /// Its kind.
     pub kind: EntryKind,
 }
 
-/// What something in a set is.
+/// The kind of an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum EntryKind {
     /// A folder.
@@ -72,12 +72,12 @@ pub(crate) enum EntryKind {
     Link(String),
 }
 
-/// Everything in a folder, in the order of paths, without following links.
+/// All entries of a folder, in the order of paths, without following links.
 ///
 /// # Errors
 ///
 /// When there is something else than files, folders and links that stay inside, or too much.
-pub(crate) fn entries(root: &Path) -> Result<Vec<Entry>, TreeError> {
+pub(crate) fn entries(root: &Path) -> Result<Vec<TreeEntry>, TreeError> {
     let mut found = Vec::new();
     let mut bytes_of_paths = 0;
     let mut folders = vec![(String::new(), 0)];
@@ -127,10 +127,10 @@ pub(crate) fn entries(root: &Path) -> Result<Vec<Entry>, TreeError> {
             } else {
                 return Err(TreeError::Refused(format!("{path:?} is neither a file nor a folder")));
             };
-            found.push(Entry { path, kind });
+            found.push(TreeEntry { path, kind });
         }
     }
-    found.sort_by(|a, b| a.path.cmp(&b.path));
+    found.sort_unstable_by(|a, b| a.path.cmp(&b.path));
     Ok(found)
 }
 
@@ -140,7 +140,7 @@ fn inside(path: &str, target: &Path) -> Result<String, TreeError> {
         || TreeError::Refused(format!("{path:?} is a link to {target:?}, outside of the set"));
     let text = target.to_str().filter(|text| !text.contains(|c: char| c.is_control()));
     let text = text.ok_or_else(outside)?;
-    // The folders that the link is in.
+    // The number of folders above the link.
     let mut depth = path.matches('/').count();
     for component in target.components() {
         match component {
@@ -153,14 +153,14 @@ fn inside(path: &str, target: &Path) -> Result<String, TreeError> {
     Ok(text.to_owned())
 }
 
-/// Sets the permissions of everything, so that the user of a sandbox can read it and nobody gets rights by it.
+/// Sets the permissions of all entries, so that the user of a sandbox can read them and gets no rights by them.
 ///
 /// # Errors
 ///
 /// When that is not possible.
-pub(crate) fn set_permissions(root: &Path, entries: &[Entry]) -> Result<(), StoreError> {
+pub(crate) fn set_permissions(root: &Path, entries: &[TreeEntry]) -> Result<(), StoreError> {
     let set = |path: &Path, mode| {
-        // A file that is linked to the cache has them since its first set.
+        // A file that is linked to the cache has them already.
         let now = fs::symlink_metadata(path).map_err(|error| StoreError::io(path, error))?;
         if now.mode() & 0o7777 == mode {
             return Ok(());
@@ -169,7 +169,7 @@ pub(crate) fn set_permissions(root: &Path, entries: &[Entry]) -> Result<(), Stor
             .map_err(|error| StoreError::io(path, error))
     };
     set(root, EXECUTABLE)?;
-    for Entry { path, kind } in entries {
+    for TreeEntry { path, kind } in entries {
         match kind {
             EntryKind::Folder | EntryKind::File { executable: true, .. } => {
                 set(&root.join(path), EXECUTABLE)?;
@@ -182,8 +182,8 @@ pub(crate) fn set_permissions(root: &Path, entries: &[Entry]) -> Result<(), Stor
 }
 
 /// Bytes of all files.
-pub(crate) fn bytes(entries: &[Entry]) -> u64 {
-    let size = |entry: &Entry| match entry.kind {
+pub(crate) fn bytes(entries: &[TreeEntry]) -> u64 {
+    let size = |entry: &TreeEntry| match entry.kind {
         EntryKind::File { size, .. } => size,
         EntryKind::Folder | EntryKind::Link(_) => 0,
     };
@@ -195,11 +195,11 @@ pub(crate) fn bytes(entries: &[Entry]) -> u64 {
 /// # Errors
 ///
 /// When a file can't be read.
-pub(crate) fn manifest(root: &Path, entries: &[Entry]) -> Result<String, StoreError> {
+pub(crate) fn manifest(root: &Path, entries: &[TreeEntry]) -> Result<String, StoreError> {
     let readers = thread::available_parallelism().map_or(1, usize::from).min(MOST_READERS);
     let part = entries.len().div_ceil(readers).max(1);
     let hashes = thread::scope(|scope| {
-        let hash_all = |part: &'_ [Entry]| -> Result<Vec<String>, StoreError> {
+        let hash_all = |part: &'_ [TreeEntry]| -> Result<Vec<String>, StoreError> {
             part.iter().map(|entry| hash(root, entry)).collect()
         };
         let parts: Vec<_> =
@@ -211,7 +211,7 @@ pub(crate) fn manifest(root: &Path, entries: &[Entry]) -> Result<String, StoreEr
         Ok::<_, StoreError>(hashes)
     })?;
     let mut text = String::new();
-    for (Entry { path, kind }, hash) in entries.iter().zip(hashes) {
+    for (TreeEntry { path, kind }, hash) in entries.iter().zip(hashes) {
         // Writing to a string can't fail, and no path has a line break.
         let _ = match kind {
             EntryKind::Folder => writeln!(text, "folder {path}"),
@@ -223,7 +223,7 @@ pub(crate) fn manifest(root: &Path, entries: &[Entry]) -> Result<String, StoreEr
     Ok(text)
 }
 
-fn hash(root: &Path, entry: &Entry) -> Result<String, StoreError> {
+fn hash(root: &Path, entry: &TreeEntry) -> Result<String, StoreError> {
     let EntryKind::File { .. } = entry.kind else { return Ok(String::new()) };
     let path = root.join(&entry.path);
     let read = || -> io::Result<String> {
@@ -269,7 +269,7 @@ pub(crate) fn difference(was: &str, is: &str) -> Option<String> {
     }
 }
 
-/// Bytes on disk below a folder, without those that `seen` has, by device and inode. It may go meanwhile.
+/// Bytes on disk below a folder, without files that `seen` has, by device and inode. The folder may be removed meanwhile.
 pub(crate) fn disk_bytes(root: &Path, seen: &mut std::collections::HashSet<(u64, u64)>) -> u64 {
     let mut bytes = 0;
     let looked = folders::look(root, &mut |found| {
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_is_refused() {
+    fn special_files_are_refused() {
         let folder = folder();
         let socket = std::os::unix::net::UnixListener::bind(folder.path().join("s")).unwrap();
         let error = entries(folder.path()).unwrap_err().to_string();
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_s_user_can_read_it_and_gets_no_rights() {
+    fn sandbox_users_can_read_sets_and_get_no_rights() {
         let folder = folder();
         let path = folder.path().join("lib/a/x.py");
         fs::set_permissions(&path, Permissions::from_mode(0o6711)).unwrap();
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn every_change_is_a_difference_and_says_where() {
+    fn every_change_is_found_with_its_path() {
         let folder = folder();
         let root = folder.path();
         let was = manifest_of(root);

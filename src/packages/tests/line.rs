@@ -1,4 +1,4 @@
-//! Whose build comes next.
+//! The order of builds.
 
 use super::*;
 
@@ -11,7 +11,7 @@ impl Server {
         server
     }
 
-    /// The sets that were resolved, in this order.
+    /// The sets that were resolved, in their order.
     fn resolved(&self) -> Vec<String> {
         let log = lock(&self.script.log);
         log.iter().filter_map(|line| line.strip_prefix("lock ").map(str::to_owned)).collect()
@@ -37,7 +37,7 @@ async fn builds_of_a_client_with_many_wait_behind_those_of_others_and_of_the_con
         ("one", "a5"),
         ("two", "b1"),
         ("three", "c1"),
-        // The set that another has asked for as its last one.
+        // The last set of another client.
         ("four", "a5"),
         ("one", "web"),
     ];
@@ -50,7 +50,7 @@ async fn builds_of_a_client_with_many_wait_behind_those_of_others_and_of_the_con
         assert!(futures_util::poll!(one).is_pending());
         tokio::time::sleep(SECOND).await;
     }
-    assert_eq!(server.resolved(), ["a1", "b1"], "nobody has all turns");
+    assert_eq!(server.resolved(), ["a1", "b1"], "no client has all turns");
     let (ended, ()) = tokio::join!(futures_util::future::join_all(asking), server.end_each());
     assert!(ended.iter().all(Result::is_ok), "{ended:?}");
     assert_eq!(server.resolved(), ["a1", "b1", "httpx", "c1", "a5", "a2", "a3", "a4"]);
@@ -79,7 +79,7 @@ async fn a_client_with_many_builds_makes_room_for_others() {
     assert!(matches!(&lost[..], [Refusal::Busy { .. }]), "{lost:?}");
     let resolved = server.resolved();
     assert_eq!((resolved.len(), &*resolved[2]), (32, "three-0"));
-    // What has lost its place can be asked for again at once.
+    // A request that has lost its place can be repeated at once.
     server.slow(false);
     for client in ["one", "two"] {
         server.get_for(client, &[&format!("{client}-15")]).await.unwrap();

@@ -1,9 +1,9 @@
-//! How many sets there can be, and how many builds.
+//! The limits of sets and builds.
 
 use super::*;
 
 #[tokio::test]
-async fn the_least_used_goes_but_none_in_use_or_of_the_configuration() {
+async fn the_least_recently_used_set_is_removed_but_none_in_use_or_of_the_configuration() {
     let server = Server::on_demand(json!({}));
     drop(server.get(&["web"]).await.unwrap());
     let a = server.get(&["a"]).await.unwrap();
@@ -13,24 +13,21 @@ async fn the_least_used_goes_but_none_in_use_or_of_the_configuration() {
     assert!(!server.script.has("py:b"), "b was used least");
     assert_eq!(server.script.count("withdraw py:b"), 1);
     let c = server.get(&["c"]).await.unwrap();
-    assert_eq!(server.get(&["d"]).await.unwrap_err(), Refusal::AllInUse(2));
+    assert!(matches!(server.get(&["d"]).await, Err(Refusal::AllInUse(2))));
     drop(a);
     lock(&server.script.elsewhere).insert("py:a".to_owned());
-    assert_eq!(
-        server.get(&["d"]).await.unwrap_err(),
-        Refusal::AllInUse(2),
-        "another process has it"
-    );
+    let refused = server.get(&["d"]).await;
+    assert!(matches!(refused, Err(Refusal::AllInUse(2))), "another process has it");
     lock(&server.script.elsewhere).clear();
     server.get(&["d"]).await.unwrap();
     assert!(server.script.has("py:httpx") && !server.script.has("py:a"));
     drop(c);
-    // What was removed is built when it is asked for again.
+    // A removed set is built when it is asked for again.
     server.get(&["a"]).await.unwrap();
 }
 
 #[tokio::test]
-async fn all_together_take_no_more_than_they_may() {
+async fn all_sets_together_fit_their_limit() {
     let server = Server::on_demand(json!({ "maxSets": 50 }));
     let sizes = [("big", 7 * SIZE), ("half", 3 * SIZE), ("most", 5 * SIZE)];
     *lock(&server.script.sizes) = sizes.map(|(name, size)| (name.to_owned(), size)).into();
@@ -47,7 +44,7 @@ async fn all_together_take_no_more_than_they_may() {
     let most = server.get(&["most"]).await.unwrap();
     let refusal = server.get(&["half"]).await.unwrap_err();
     assert!(matches!(refusal, Refusal::NoRoom { .. }), "{refusal}");
-    assert!(!server.script.has("py:half"), "what has no room does not stay");
+    assert!(!server.script.has("py:half"), "a set without room is removed");
     drop(most);
     server.get(&["half"]).await.unwrap();
 }

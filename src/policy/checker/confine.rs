@@ -23,7 +23,7 @@ const MEMORY: u64 = 1 << 30;
 /// Seconds of CPU time for all programs of a checker. Each has two.
 const CPU_TIME: u64 = 600;
 
-/// What is needed to read programs, to compute, and to end.
+/// System calls for reading programs, computing, and ending.
 const CALLS: [Sysno; 17] = [
     Sysno::read,
     Sysno::write,
@@ -44,7 +44,7 @@ const CALLS: [Sysno; 17] = [
     Sysno::exit_group,
 ];
 
-/// What is needed, too, but not for memory that can be executed.
+/// System calls that are also needed, but not for memory that can be executed.
 const CALLS_FOR_MEMORY: [Sysno; 2] = [Sysno::mmap, Sysno::mprotect];
 
 /// The argument of these calls with the protection of memory.
@@ -63,19 +63,19 @@ pub(super) fn give_up_rights() -> io::Result<()> {
         // For a limit of one, the kernel starts no program that handles core dumps.
         (Resource::Core, 1),
     ] {
-        // Whoever started the server may have set less.
+        // The server may have been started with a lower limit.
         let limit = getrlimit(resource).maximum.map_or(limit, |own| own.min(limit));
         setrlimit(resource, Rlimit { current: Some(limit), maximum: Some(limit) })?;
     }
     if getuid().is_root() {
         become_nobody()?;
     }
-    // Nobody else's process can look into this one.
+    // Other processes can't read this one's memory.
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     seccompiler::apply_filter(&filter().map_err(io::Error::other)?).map_err(io::Error::other)
 }
 
-/// Closes what the server had open, which may have come from whoever started it.
+/// Closes files of the server, which may have inherited some.
 #[allow(unsafe_code)]
 fn close_other_files() -> io::Result<()> {
     const FIRST: u32 = 3;

@@ -1,13 +1,10 @@
-//! What server and checker say to each other: a length in four bytes, little endian, and as many bytes of JSON. The
+//! The messages between server and checker: a length in four bytes, little endian, and as many bytes of JSON. The
 //! contents of files follow a request as they are.
 
-use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-
-use crate::policy::Violation;
 
 /// Longest message of a server: policies, each of which has at most a mebibyte, or the names of a request's files.
 const MAX_OF_SERVER: u32 = 64 << 20;
@@ -18,7 +15,7 @@ pub(super) const MAX_OF_CHECKER: u32 = 1 << 20;
 /// The first message: all policies, by language.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Setup {
-    pub(super) languages: BTreeMap<String, LanguagePolicies>,
+    pub(super) languages: Vec<(String, LanguagePolicies)>,
 }
 
 /// The policies of a language.
@@ -43,13 +40,6 @@ pub(super) struct RequestFile {
     pub(super) is_entrypoint: bool,
     /// Bytes of its content.
     pub(super) length: usize,
-}
-
-/// What a checker found.
-#[derive(Serialize, Deserialize)]
-pub(super) struct Answer {
-    pub(super) listed: Vec<Violation>,
-    pub(super) more: u64,
 }
 
 /// A message with its length before it.

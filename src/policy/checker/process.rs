@@ -1,14 +1,16 @@
 //! The checker's side.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::messages::{Answer, LanguagePolicies, Request, Setup, receive, receive_bytes, send};
+use super::messages::{LanguagePolicies, Request, Setup, receive, receive_bytes, send};
 use super::{SUBCOMMAND, confine};
-use crate::policy::{CHECK_TIMEOUT, Findings, Policy, SourceFile, rules};
+use crate::policy::check::CHECK_TIMEOUT;
+use crate::policy::findings::SourceFile;
+use crate::policy::language::Policy;
+use crate::policy::rules::{self, PolicyError};
 
 /// Runs the checker if the process was started as one, and returns its exit code. `arguments` are those of the
 /// process without its name. Must be called while the process has a single thread.
@@ -16,7 +18,7 @@ pub fn run(arguments: &[String]) -> Option<ExitCode> {
     let [subcommand] = arguments else { return None };
     (subcommand == SUBCOMMAND).then(|| match serve() {
         Ok(()) => ExitCode::SUCCESS,
-        // The server tells what a checker that ends means for a program.
+        // The server decides what this means for a program.
         Err(_) => ExitCode::FAILURE,
     })
 }
@@ -27,7 +29,7 @@ fn serve() -> io::Result<()> {
     let policies = languages
         .into_iter()
         .map(|(language, policies)| Ok((language, compile(&policies).map_err(io::Error::other)?)))
-        .collect::<io::Result<BTreeMap<_, _>>>()?;
+        .collect::<io::Result<Vec<_>>>()?;
     confine::give_up_rights()?;
     send(&mut output, &())?;
     while let Some(Request { language, files }) = receive(&mut input)? {
@@ -37,15 +39,15 @@ fn serve() -> io::Result<()> {
             let (name, is_entrypoint) = (file.name, file.is_entrypoint);
             sources.push(SourceFile { name, content, is_entrypoint });
         }
-        let policy = policies.get(&language).ok_or(io::ErrorKind::NotFound)?;
-        let Findings { listed, more } = policy.check(&sources, Instant::now() + CHECK_TIMEOUT);
-        send(&mut output, &Answer { listed, more })?;
+        let policy = policies.iter().find(|(name, _)| *name == language);
+        let (_, policy) = policy.ok_or(io::ErrorKind::NotFound)?;
+        send(&mut output, &policy.check(&sources, Instant::now() + CHECK_TIMEOUT))?;
     }
     Ok(())
 }
 
-fn compile(policies: &LanguagePolicies) -> Result<Policy, String> {
-    let rules = policies.texts.iter().map(|text| rules::read(text).map(Arc::new));
+fn compile(policies: &LanguagePolicies) -> Result<Policy, PolicyError> {
+    let rules = policies.texts.iter().map(|text| rules::read("", text).map(Arc::new));
     let rules = rules.collect::<Result<Vec<_>, _>>()?;
     Policy::of_rules(Vec::new(), rules, &policies.extensions)
 }

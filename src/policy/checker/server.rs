@@ -1,13 +1,11 @@
 //! The server's side: starts checkers, and asks them.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::process::Stdio;
-use std::sync::Mutex;
 use std::time::Duration;
 
-use isolator_pool::lock::lock;
+use deadpool::managed::{self, Metrics, Object, Pool, PoolError, QueueMode, RecycleResult};
 use isolator_pool::pool::admission::{
     Admission, AdmissionError, AdmissionLimits, Admitted, Client,
 };
@@ -15,64 +13,109 @@ use serde::de::DeserializeOwned;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
-use super::messages::{
-    Answer, LanguagePolicies, MAX_OF_CHECKER, Request, RequestFile, Setup, encode,
-};
+use super::messages::{LanguagePolicies, MAX_OF_CHECKER, Request, RequestFile, Setup, encode};
 use super::{MOST_CHECKS, SUBCOMMAND};
 use crate::policy::check::one_line;
-use crate::policy::{Findings, MAX_LISTED, Policy, SourceFile, Violation};
+use crate::policy::findings::{Findings, MAX_LISTED, SourceFile, Violation};
+use crate::policy::language::Policy;
 
 /// Programs that are checked at the same time, each by a process: they do nothing but compute.
-const MOST_AT_ONCE: usize = 2;
+const MAX_CONCURRENT: usize = 2;
 
 /// Programs that wait for their check, and for how long.
-const MOST_WAITING: usize = 256;
-const LONGEST_WAIT: Duration = Duration::from_secs(60);
+const MAX_WAITING: usize = 256;
+const MAX_WAIT: Duration = Duration::from_secs(60);
 
-/// Checkers, which are started as they are needed and wait for more. All end with the server, because their standard
+/// The checkers of a configuration, started as they are needed and reused. All end with the server, because their standard
 /// input does.
 pub(in crate::policy) struct Checkers {
-    setup: Setup,
-    /// Clients share the checkers as they share the sandboxes.
+    /// Clients share the checkers as they share the sandboxes. The pool has one for each turn, so nothing waits there.
     turns: Admission,
-    idle: Mutex<Vec<Checker>>,
+    pool: Pool<Starter>,
 }
 
 impl Default for Checkers {
     fn default() -> Self {
-        Self::new(BTreeMap::new())
+        Self::new([])
     }
 }
 
 impl fmt::Debug for Checkers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Checkers").field("idle", &lock(&self.idle).len()).finish_non_exhaustive()
+        f.debug_struct("Checkers").field("pool", &self.pool.status()).finish_non_exhaustive()
+    }
+}
+
+/// Starts checkers with the policies of a configuration.
+struct Starter(Setup);
+
+impl managed::Manager for Starter {
+    type Type = Checker;
+    type Error = io::Error;
+
+    async fn create(&self) -> io::Result<Checker> {
+        Checker::start(&self.0).await
+    }
+
+    async fn recycle(&self, checker: &mut Checker, _: &Metrics) -> RecycleResult<io::Error> {
+        match checker.process.try_wait() {
+            Ok(None) => Ok(()),
+            ended => {
+                tracing::warn!(?ended, "an idle policy checker ended; starting another");
+                Err(io::Error::from(io::ErrorKind::BrokenPipe).into())
+            }
+        }
     }
 }
 
 /// A process that checks one program at a time. Dropping it kills it.
 struct Checker {
-    _process: Child,
+    process: Child,
     input: ChildStdin,
     output: ChildStdout,
     checks_left: u32,
 }
 
+/// A checker that leaves the pool and is killed, unless its check ends and it can do another.
+struct InUse(Option<Object<Starter>>);
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        drop(self.0.take().map(Object::take));
+    }
+}
+
+impl InUse {
+    async fn check(mut self, language: &str, files: &[SourceFile]) -> io::Result<Findings> {
+        let checker = self.0.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
+        let found = checker.check(language, files).await?;
+        if checker.checks_left > 0 {
+            drop(self.0.take());
+        }
+        Ok(found)
+    }
+}
+
 impl Checkers {
-    /// Checkers for these policies.
-    pub(in crate::policy) fn new(policies: BTreeMap<String, &Policy>) -> Self {
+    /// Checkers for these policies of languages.
+    pub(in crate::policy) fn new<'a>(
+        policies: impl IntoIterator<Item = (&'a str, &'a Policy)>,
+    ) -> Self {
         let languages = policies.into_iter().map(|(language, policy)| {
             let texts = policy.rules.iter().map(|rules| rules.text.clone()).collect();
-            (language, LanguagePolicies { extensions: policy.extensions.clone(), texts })
+            (language.to_owned(), LanguagePolicies { extensions: policy.extensions.clone(), texts })
         });
         let setup = Setup { languages: languages.collect() };
         let limits = AdmissionLimits {
-            running: MOST_AT_ONCE,
-            running_of_one: MOST_AT_ONCE - 1,
-            queue: MOST_WAITING,
-            wait: LONGEST_WAIT,
+            running: MAX_CONCURRENT,
+            running_of_one: MAX_CONCURRENT - 1,
+            queue: MAX_WAITING,
+            wait: MAX_WAIT,
         };
-        Self { setup, turns: Admission::new(limits, None), idle: Mutex::default() }
+        let pool = Pool::builder(Starter(setup)).max_size(MAX_CONCURRENT);
+        // The one that was used last, so that with one client there is one process.
+        let pool = pool.queue_mode(QueueMode::Lifo).build().expect("there are no timeouts");
+        Self { turns: Admission::new(limits, None), pool }
     }
 
     /// Waits until a client's program can be checked.
@@ -87,36 +130,29 @@ impl Checkers {
         self.turns.enter(client).await
     }
 
-    /// Has the files of a program checked, which has its [turn](Self::turn). Dropping the future ends the process that does.
+    /// Has the files of a program checked, which has its [turn](Self::turn). Dropping the future kills the process that does.
     ///
     /// # Errors
     ///
-    /// If no process can be started, or if it ends or says what makes no sense.
+    /// If no process can be started, or if it ends or its report makes no sense.
     pub(in crate::policy) async fn check(
         &self,
         language: &str,
         files: &[SourceFile],
     ) -> io::Result<Findings> {
-        let idle = lock(&self.idle).pop();
-        if let Some(mut checker) = idle {
-            match checker.check(language, files).await {
-                Ok(found) => {
-                    self.put_back(checker);
-                    return Ok(found);
+        loop {
+            let checker = self.pool.get().await.map_err(|error| match error {
+                PoolError::Backend(error) => error,
+                error => io::Error::other(error),
+            })?;
+            let is_new = Object::metrics(&checker).recycle_count == 0;
+            match InUse(Some(checker)).check(language, files).await {
+                // An earlier program, or the kernel, may have ended it. One that is new fails because of this program.
+                Err(error) if !is_new => {
+                    tracing::warn!(%error, "a policy checker ended; starting another");
                 }
-                // It may have been ended while it waited.
-                Err(error) => tracing::warn!(%error, "a policy checker ended; starting another"),
+                checked => return checked,
             }
-        }
-        let mut checker = Checker::start(&self.setup).await?;
-        let found = checker.check(language, files).await?;
-        self.put_back(checker);
-        Ok(found)
-    }
-
-    fn put_back(&self, checker: Checker) {
-        if checker.checks_left > 0 {
-            lock(&self.idle).push(checker);
         }
     }
 }
@@ -136,7 +172,7 @@ impl Checker {
             .spawn()?;
         let pipes = process.stdin.take().zip(process.stdout.take());
         let (input, output) = pipes.ok_or(io::ErrorKind::BrokenPipe)?;
-        let mut checker = Self { _process: process, input, output, checks_left: MOST_CHECKS };
+        let mut checker = Self { process, input, output, checks_left: MOST_CHECKS };
         checker.input.write_all(&encode(setup)?).await?;
         checker.receive::<()>().await?;
         Ok(checker)
@@ -154,14 +190,13 @@ impl Checker {
         for file in files {
             self.input.write_all(&file.content).await?;
         }
-        let answer = self.receive().await?;
-        findings(answer, files)
+        plausible(self.receive().await?, files)
     }
 
     async fn receive<T: DeserializeOwned>(&mut self) -> io::Result<T> {
         let length = self.output.read_u32_le().await?;
         if length > MAX_OF_CHECKER {
-            return Err(io::Error::other("a policy checker's answer is too long"));
+            return Err(io::Error::other("a policy checker's report is too long"));
         }
         let mut bytes = vec![0; length as usize];
         self.output.read_exact(&mut bytes).await?;
@@ -169,12 +204,13 @@ impl Checker {
     }
 }
 
-/// What a checker found, as far as it makes sense.
-fn findings(Answer { listed, more }: Answer, files: &[SourceFile]) -> io::Result<Findings> {
+/// The report of a checker, if it makes sense, in single lines.
+fn plausible(report: Findings, files: &[SourceFile]) -> io::Result<Findings> {
+    let Findings { listed, more } = report;
     let is_of_program =
         |violation: &Violation| files.iter().any(|file| file.name == violation.file);
     if listed.len() > MAX_LISTED || !listed.iter().all(is_of_program) {
-        return Err(io::Error::other("a policy checker's answer makes no sense"));
+        return Err(io::Error::other("a policy checker's report makes no sense"));
     }
     let clean = |violation: Violation| Violation {
         rule: one_line(&violation.rule),

@@ -92,3 +92,17 @@ pub(crate) struct OneSession {
     #[schemars(with = "String")]
     pub session: Option<String>,
 }
+
+impl OpenSession {
+    /// Bytes of the files.
+    pub(crate) fn weight(&self) -> usize {
+        self.files.iter().map(|file| file.content.len()).sum()
+    }
+}
+
+impl RunCommand {
+    /// Bytes of the command and its input.
+    pub(crate) fn weight(&self) -> usize {
+        [&self.command, &self.stdin].into_iter().flatten().map(String::len).sum()
+    }
+}

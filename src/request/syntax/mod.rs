@@ -3,6 +3,7 @@
 //! The code is only read inside a sandbox, by the language's own tools. Their answer is not trusted: it is parsed
 //! strictly, and anything unexpected is no verdict.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use isolator_pool::OutputLimits;
@@ -66,77 +67,99 @@ pub(crate) enum NoVerdict {
     Unreadable(String),
 }
 
-/// What a checker prints.
+/// The output of a checker.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Answer {
+struct CheckerAnswer {
     valid: bool,
     error: Option<String>,
     line: Option<u64>,
     offset: Option<u64>,
 }
 
-/// What to run in a sandbox of the language.
-///
-/// # Errors
-///
-/// When the language has no check, or the code is too large.
-pub(crate) fn request<'l>(
-    language: &'l Language,
-    code: &str,
-    config: &Config,
-) -> Result<(&'l SyntaxCheck, RunRequest), InvalidArgument> {
-    let Some(check) = &language.syntax else {
+/// A check of a program's syntax, to be run in a sandbox of its language.
+#[derive(Debug)]
+pub(crate) struct SyntaxJob {
+    /// The language, which names the pool.
+    pub language: Arc<Language>,
+    /// The request to the pool.
+    pub run: RunRequest,
+    code: String,
+}
+
+impl SyntaxJob {
+    /// The check of this code.
+    ///
+    /// # Errors
+    ///
+    /// When the language has no check, or the code is too large.
+    pub(crate) fn new(
+        language: &Arc<Language>,
+        code: String,
+        config: &Config,
+    ) -> Result<Self, InvalidArgument> {
+        let check = check_of(language)?;
+        // What is on standard input is not among the files, which decide what a program gets.
+        let (file, stdin) = match check.checker {
+            Checker::Shipped(program) => (program.as_bytes().to_vec(), code.as_bytes().to_vec()),
+            Checker::Command(_) => (code.as_bytes().to_vec(), Vec::new()),
+        };
+        let wrong = |message: String| InvalidArgument::new("code", message);
+        if code.len() as u64 > config.limits.files().total {
+            let message = format!("is longer than {} bytes", config.limits.files().total);
+            return Err(wrong(message));
+        }
+        let mut limits = config.limits.files();
+        limits.total = limits.total.max(file.len() as u64);
+        let mut workspace = WorkspaceBuilder::new(limits);
+        let name = workspace
+            .add(&language.default_file, file)
+            .map_err(|error| wrong(error.to_string()))?;
+        let workspace = workspace.build();
+        let resources = language.sandbox.resources;
+        pack::refuse_more_than_memory(&workspace, &stdin, resources.memory)
+            .map_err(|error| wrong(error.message))?;
+        let names = std::slice::from_ref(&name);
+        let argv = match &check.checker {
+            Checker::Shipped(_) => language.argv(&name, names, resources.memory),
+            Checker::Command(parts) => command_line(parts, &name, names, resources.memory),
+        };
+        let timeout = TIMEOUT.min(config.limits.max_timeout);
+        let run = RunRequest {
+            env: language.env.clone(),
+            stdin,
+            ..RunRequest::new(argv, workspace, timeout, resources, OUTPUT)
+        };
+        Ok(Self { language: Arc::clone(language), run, code })
+    }
+
+    /// The verdict of the checker, going by its output.
+    ///
+    /// # Errors
+    ///
+    /// When it did not finish, or its answer is not as expected.
+    pub(crate) fn verdict(&self, outcome: &Outcome) -> Result<Syntax, NoVerdict> {
+        match &self.language.syntax {
+            Some(check) => verdict(check, outcome, &self.code),
+            None => Err(NoVerdict::Unreadable("the language has no syntax check".to_owned())),
+        }
+    }
+}
+
+/// The syntax check of a language.
+fn check_of(language: &Language) -> Result<&SyntaxCheck, InvalidArgument> {
+    language.syntax.as_ref().ok_or_else(|| {
         let name = &language.name;
         let message = format!(
             "{name} has no syntax check: the operator can add one in \
              languageSettings.{name}.syntaxCheck"
         );
-        return Err(InvalidArgument::new("language", message));
-    };
-    // What is on standard input is not among the files, which decide what a program gets.
-    let (file, stdin) = match check.checker {
-        Checker::Shipped(program) => (program.as_bytes().to_vec(), code.as_bytes().to_vec()),
-        Checker::Command(_) => (code.as_bytes().to_vec(), Vec::new()),
-    };
-    let wrong = |message: String| InvalidArgument::new("code", message);
-    if code.len() as u64 > config.limits.files().total {
-        let message = format!("is longer than {} bytes", config.limits.files().total);
-        return Err(wrong(message));
-    }
-    let mut limits = config.limits.files();
-    limits.total = limits.total.max(file.len() as u64);
-    let mut workspace = WorkspaceBuilder::new(limits);
-    let name =
-        workspace.add(&language.default_file, file).map_err(|error| wrong(error.to_string()))?;
-    let workspace = workspace.build();
-    let resources = language.sandbox.resources;
-    pack::refuse_more_than_memory(&workspace, &stdin, resources.memory)
-        .map_err(|error| wrong(error.message))?;
-    let names = std::slice::from_ref(&name);
-    let argv = match &check.checker {
-        Checker::Shipped(_) => language.argv(&name, names, resources.memory),
-        Checker::Command(parts) => command_line(parts, &name, names, resources.memory),
-    };
-    let timeout = TIMEOUT.min(config.limits.max_timeout);
-    let run = RunRequest {
-        env: language.env.clone(),
-        stdin,
-        ..RunRequest::new(argv, workspace, timeout, resources, OUTPUT)
-    };
-    Ok((check, run))
+        InvalidArgument::new("language", message)
+    })
 }
 
-/// What a checker found in `code`.
-///
-/// # Errors
-///
-/// When it did not finish, or its answer is not as expected.
-pub(crate) fn verdict(
-    check: &SyntaxCheck,
-    outcome: &Outcome,
-    code: &str,
-) -> Result<Syntax, NoVerdict> {
+/// Reads what a checker printed of `code`.
+fn verdict(check: &SyntaxCheck, outcome: &Outcome, code: &str) -> Result<Syntax, NoVerdict> {
     let exit = match (outcome.status, outcome.end) {
         (Status::Success | Status::Error, Some(End::Code(exit))) => exit,
         (status, Some(End::Signal(signal))) => {
@@ -162,7 +185,7 @@ pub(crate) fn verdict(
     })
 }
 
-fn from_json(exit: i32, outcome: &Outcome) -> Result<Answer, NoVerdict> {
+fn from_json(exit: i32, outcome: &Outcome) -> Result<CheckerAnswer, NoVerdict> {
     let unreadable = |why: &str| {
         let printed = String::from_utf8_lossy(&outcome.stdout.head).into_owned();
         NoVerdict::Unreadable(format!("{why}: {}", quoted(printed.trim())))
@@ -175,7 +198,7 @@ fn from_json(exit: i32, outcome: &Outcome) -> Result<Answer, NoVerdict> {
     if outcome.stdout.dropped > 0 {
         return Err(unreadable("it is too long"));
     }
-    let answer: Answer = serde_json::from_slice(&outcome.stdout.head).map_err(|error| {
+    let answer: CheckerAnswer = serde_json::from_slice(&outcome.stdout.head).map_err(|error| {
         unreadable(&format!("it is not the expected JSON ({})", quoted(&error.to_string())))
     })?;
     let is_whole = match &answer.error {
@@ -185,16 +208,20 @@ fn from_json(exit: i32, outcome: &Outcome) -> Result<Answer, NoVerdict> {
     if is_whole { Ok(answer) } else { Err(unreadable("it contradicts itself")) }
 }
 
-fn from_pattern(pattern: &regex::Regex, exit: i32, outcome: &Outcome) -> Result<Answer, NoVerdict> {
+fn from_pattern(
+    pattern: &regex::Regex,
+    exit: i32,
+    outcome: &Outcome,
+) -> Result<CheckerAnswer, NoVerdict> {
     if exit == 0 {
-        return Ok(Answer { valid: true, error: None, line: None, offset: None });
+        return Ok(CheckerAnswer { valid: true, error: None, line: None, offset: None });
     }
     for stream in [&outcome.stderr, &outcome.stdout] {
         let printed = String::from_utf8_lossy(&stream.head);
         let Some(found) = pattern.captures(&printed) else { continue };
         let Some(error) = found.name("error").filter(|error| !error.is_empty()) else { continue };
         let number = |name| found.name(name)?.as_str().parse().ok();
-        return Ok(Answer {
+        return Ok(CheckerAnswer {
             valid: false,
             error: Some(error.as_str().to_owned()),
             line: number("line"),

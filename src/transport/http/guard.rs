@@ -30,8 +30,8 @@ use super::half_close::Side;
 use super::rules::Rules;
 use super::sessions::{Entry, Sessions, Use};
 use super::tokens::{Refusal, Tokens};
+use crate::calls::budget::{Budget, Share};
 use crate::current::Current;
-use crate::mcp::budget::{Budget, Share};
 use crate::mcp::server::Caller;
 use crate::transport::message::{self, Limits, MAX_MESSAGE, Shortened};
 

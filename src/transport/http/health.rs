@@ -13,7 +13,7 @@ use isolator_pool::pool::PoolStatus;
 use tokio_util::sync::CancellationToken;
 
 use super::Access;
-use crate::mcp::calls::Setup;
+use crate::calls::Setup;
 use crate::mcp::server::Server;
 use crate::metrics::Reason;
 

@@ -29,7 +29,7 @@ use super::sessions::Sessions;
 use crate::config::HttpConfig;
 use crate::current::Current;
 use crate::local_socket::{CONFIGURATION, LocalSocket, fingerprint};
-use crate::mcp::budget::Budget;
+use crate::calls::budget::Budget;
 use crate::mcp::server::Server;
 use crate::transport::message::Limits;
 

@@ -8,9 +8,9 @@ use serde_json::Value;
 pub(crate) struct Answer {
     /// The cause and the output.
     pub(crate) text: String,
-    /// What is said after them: files, what can be read, and what is not as it should be.
+    /// The text after them: files, resources to read, and notes.
     pub(crate) more_text: String,
-    /// What comes with the text.
+    /// The other blocks of the answer.
     pub(crate) more: Vec<ContentBlock>,
     pub(crate) is_error: bool,
     pub(crate) data: Value,

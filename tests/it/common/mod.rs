@@ -1,4 +1,4 @@
-//! What the tests of the binary share: a running server with a client, and a view of the engine.
+//! Helpers for the tests of the binary: a running server with a client, and a view of the engine.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 pub(crate) mod answer;
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use engine::{Engine, Kind};
 
-/// A variable in the server's environment that is for nobody else.
+/// A variable in the server's environment that no other process may see.
 pub(crate) const OF_THE_SERVER: (&str, &str) = ("OF_THE_SERVER", "for nobody else");
 
 /// Longest wait for a condition. Far more than any needs: a busy machine is slow, not broken.
@@ -101,7 +101,7 @@ pub(crate) async fn look(directory: &Path) -> Box<dyn Engine> {
     Kind::chosen().look(&state(directory)).await
 }
 
-/// What a command printed and how it ended.
+/// The output and the end of a command.
 #[derive(Debug)]
 pub(crate) struct Finished {
     pub(crate) process: u32,
@@ -115,7 +115,7 @@ pub(crate) fn run(directory: &Path, arguments: &[&str], stdin: impl AsRef<[u8]>)
     run_command(isolator(directory).args(arguments), stdin)
 }
 
-/// Runs the binary in `directory`, on a machine whose files a shell command has changed by mounts: nobody else sees
+/// Runs the binary in `directory`, on a machine whose files a shell command has changed by mounts: no other process sees
 /// these. `prepare` finds `directory` as its working directory.
 pub(crate) fn run_on_changed_machine(
     directory: &Path,

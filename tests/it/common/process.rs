@@ -15,7 +15,7 @@ pub(crate) struct Process {
 /// A line of a process's `mountinfo`.
 #[derive(Debug, Clone)]
 pub(crate) struct Mount {
-    /// What of the file system is mounted.
+    /// Its mounts.
     pub(crate) root: String,
     pub(crate) target: String,
     pub(crate) options: Vec<String>,
@@ -124,7 +124,7 @@ impl Process {
         self.read("mountinfo").lines().filter_map(Mount::parse).collect()
     }
 
-    /// What its descriptors lead to.
+    /// The targets of its descriptors.
     pub(crate) fn descriptors(self) -> BTreeMap<u32, String> {
         let Ok(entries) = fs::read_dir(self.directory().join("fd")) else {
             return BTreeMap::new();

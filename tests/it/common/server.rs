@@ -131,7 +131,7 @@ impl Server {
         &self.directory
     }
 
-    /// What the server has logged so far.
+    /// The log of the server so far.
     pub(crate) fn log(&self) -> String {
         log_in(&self.directory)
     }

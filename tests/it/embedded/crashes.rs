@@ -19,7 +19,7 @@ const SEED: u64 = 20;
 /// How long what was killed may run on.
 const GONE: Duration = Duration::from_secs(10);
 
-/// What the server is doing.
+/// The activity of the server when a process is killed.
 #[derive(Debug, Clone, Copy)]
 enum Moment {
     Refill,

@@ -1,5 +1,5 @@
-//! Devices stay out of reach behind two walls. Nobody in a sandbox may make a node, and where somebody else made one,
-//! the mount doesn't let it be opened. And control groups of either version have rules.
+//! Devices are out of reach for two reasons. No process in a sandbox may make a node, and the mount forbids opening one that
+//! was made from outside. Control groups of either version have rules, too.
 
 use std::process::Command;
 
@@ -134,7 +134,7 @@ async fn control_groups_of_version_two_have_rules_for_devices() {
     }
     let folder = tempfile::tempdir().expect("a directory");
     let disk = folder.path().join("disk");
-    // Not a disk of this machine: to open a number that nobody has is another error.
+    // Not a disk of this machine: opening an unused number is another error.
     let made = Command::new("mknod").arg(&disk).args(["b", "250", "250"]).status();
     assert!(made.expect("mknod starts").success());
     assert!(!opens(disk.to_str().expect("text"), true), "a disk is open");

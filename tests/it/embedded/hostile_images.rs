@@ -161,7 +161,7 @@ fn volumes(paths: impl IntoIterator<Item = String>) -> Value {
     paths.into_iter().map(|path| (path, json!({}))).collect()
 }
 
-/// What `docker save` writes for an image of one layer.
+/// An archive as `docker save` writes it, for an image of one layer.
 fn archive(entries: &[Entry], config: &Value) -> Vec<u8> {
     let layer = packed(entries);
     let hash: String = Sha256::digest(&layer).iter().map(|byte| format!("{byte:02x}")).collect();

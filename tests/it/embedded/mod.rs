@@ -1,4 +1,4 @@
-//! What the engine `embedded` promises, read from outside through the files of the kernel, and what happens when
+//! The promises of the engine `embedded`, read from outside through the files of the kernel, and its behaviour when
 //! its processes are killed.
 
 mod builds;

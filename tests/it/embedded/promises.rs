@@ -22,7 +22,7 @@ const USERS: u32 = 1 << 16;
 
 const NAMESPACES: [&str; 7] = ["pid", "mnt", "net", "ipc", "uts", "cgroup", "user"];
 
-/// What tells of the host, and is hidden where the host has it.
+/// Files that describe the host. They are hidden if the host has them.
 const HIDDEN: [&str; 14] = [
     "/proc/acpi",
     "/proc/asound",
@@ -43,7 +43,7 @@ const HIDDEN: [&str; 14] = [
 /// Devices of a sandbox; what is hidden is null as well.
 const DEVICES: [&str; 6] = ["/null", "/zero", "/full", "/tty", "/random", "/urandom"];
 
-/// What changes the host, and can't be written.
+/// Files that change the host. They can't be written.
 const READ_ONLY: [&str; 5] =
     ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
@@ -202,7 +202,7 @@ async fn a_sandbox_sees_only_its_own_parts_of_the_host_and_writes_none() {
         assert!(mount.has("ro") || is_writable, "{mount:?}");
         assert!(mount.has("nosuid") || mount.has("ro"), "{mount:?}");
         if !own.contains(&mount.kind.as_str()) {
-            // A file of an overlay is nobody else's, whatever lies below.
+            // A file of an overlay belongs to this overlay only, whatever lies below.
             assert!(mount.kind == "overlay" && mount.has("ro"), "{mount:?}");
             let is_root = mount.target == "/" && mount.root == "/";
             let is_device = DEVICES.contains(&mount.root.as_str());
@@ -252,7 +252,7 @@ async fn the_kernel_enforces_every_limit() {
     });
     assert_eq!(cpu.as_deref(), Some("100000 100000"));
     if let Some(devices) = limit(&["devices.list"]) {
-        // Nodes may be made, by who has the capability, which nobody has.
+        // Nodes may be made with a capability that no process has.
         let usable = devices.lines().filter(|line| !line.ends_with(" m"));
         for device in usable {
             assert!(device.starts_with("c ") && !device.starts_with("c *"), "{devices}");
@@ -383,7 +383,7 @@ fn signals_that_the_server_ignores_are_not_ignored_by_programs() {
     shell.arg(isolator.get_program()).current_dir(directory.path());
     shell.envs(isolator.get_envs().filter_map(|(name, value)| Some((name, value?))));
     let finished = run_command(&mut shell, code);
-    // The runner does not want to be told of a broken pipe, SIGPIPE, and nobody else inherits that.
+    // The runner ignores SIGPIPE, and no other process inherits that.
     let promised = "['0000000000001000'] ['0000000000000000']\n";
     assert_eq!(finished.stdout, promised, "{finished:?}");
 }
@@ -420,7 +420,7 @@ async fn control_groups_favour_changes_unless_the_operator_disables_it() {
         let option = |mount: &Mount, name: &str| mount.of_file_system.iter().any(|it| it == name);
         let is_ours =
             |mount: &Mount| option(mount, "favordynmods") && option(mount, "name=isolator");
-        // Version 2 has the option for the whole machine, whoever set it.
+        // Version 2 has the option for the whole machine.
         if mounts.iter().any(|mount| mount.kind == "cgroup" && option(mount, "memory")) {
             assert_eq!(mounts.iter().any(is_ours), wanted, "{mounts:?}");
         }

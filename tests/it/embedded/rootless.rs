@@ -22,7 +22,7 @@ use crate::common::{Finished, PATIENCE, isolator, run_command, write_config};
 /// A user that every system has, without anything of its own.
 const USER: &str = "daemon";
 
-/// What that user does before it becomes the program, in a mount namespace in which it was granted users
+/// Commands that this user runs before it becomes the program, in a mount namespace in which it was granted users
 /// and sees the images of who runs the tests.
 const SCRIPT: &str = r#"
 set -eu
@@ -170,7 +170,7 @@ const TARGET: &str = "import os, platform, sys\n\
     libc = max(known for known in (*range(31, 41), 28, 17) if known <= libc)\n\
     print('cpython-%d.%d-%s-manylinux_2_%d' % (*sys.version_info[:2], platform.machine(), libc))\n";
 
-/// What a program finds of its set, and what it can do to it.
+/// Looks at a set from inside, and tries to change it.
 const PARCEL: &str = "import os, parcel\n\
     try:\n    open(os.path.join(os.path.dirname(parcel.__file__), 'x'), 'w')\n\
     except OSError as error:\n    print(parcel.weight, parcel.__file__.split('/')[1:3], error.strerror)\n";
@@ -275,7 +275,7 @@ fn without_images_every_command_says_what_the_doctor_says() {
     }
 }
 
-/// What a program finds out about its sandbox: its limits and privileges, and what it can reach.
+/// Prints the limits and privileges of a sandbox and what it can reach.
 const INSIDE: &str = r#"
 import errno, json, os, socket
 def attempt(action, *arguments):

@@ -27,7 +27,7 @@ fn templates(server: &Server) -> Vec<Process> {
     children.filter(is_template).collect()
 }
 
-/// What a template has imported, if the process is one.
+/// The modules that a template has imported, if the process is one.
 fn modules(template: Process) -> Option<String> {
     let environ = template.read("environ");
     let mut variables = environ.split('\0');
@@ -61,7 +61,7 @@ async fn a_template_has_no_privileges_and_sees_no_other_process() {
     server.stop().await;
 }
 
-/// What each template has imported.
+/// The modules of each template.
 fn imported(server: &Server) -> Vec<String> {
     templates(server).into_iter().filter_map(modules).collect()
 }
@@ -206,7 +206,7 @@ async fn a_template_can_fork_despite_a_low_limit_of_processes() {
 #[tokio::test]
 async fn forks_can_t_lock_or_watch_the_program_that_they_share() {
     let server = with_templates().await;
-    // Whoever looks at it openly gets an interpreter of its own.
+    // A program that looks at it openly gets a new interpreter.
     let code = "import pandas\ntry: open('/pro' 'c/self/exe')\nexcept PermissionError: print('no')";
     assert_eq!(server.call(python(code)).await.output(), "no\n");
     server.stop().await;

@@ -1,4 +1,4 @@
-//! After hundreds of requests, nothing has piled up on the host.
+//! Hundreds of requests leave nothing on the host.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -40,7 +40,7 @@ struct Server {
     _slot: SemaphorePermit<'static>,
 }
 
-/// Those who may call, where it is not everybody.
+/// The clients that may call a server with tokens.
 struct Tokens {
     lines: String,
     secrets: Vec<String>,
@@ -294,7 +294,7 @@ async fn requests_without_a_valid_token_are_rejected() {
         answer(call(Some(&known)).await.expect("an answer")).await;
     }
 
-    // A session is nobody's but the one's who opened it.
+    // A session belongs to the client that opened it.
     let session = server.session().await;
     let list = json!({ "jsonrpc": "2.0", "id": 5, "method": "tools/list" });
     let stolen = server.legacy(&session, &list).headers(bearer(two)).send().await;

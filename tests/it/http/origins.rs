@@ -1,4 +1,4 @@
-//! Web pages: what their browsers are told before a request and with each answer, and who is refused.
+//! Web pages: the headers for their browsers before a request and with each answer, and pages that are refused.
 
 use serde_json::json;
 
@@ -23,7 +23,7 @@ fn told(headers: &HeaderMap) -> Vec<(&str, &str)> {
     told
 }
 
-/// What a browser asks before a request.
+/// A preflight, which a browser sends before a request.
 fn preflight(server: &Server, origin: &str) -> reqwest::RequestBuilder {
     let asked = "authorization,content-type,mcp-protocol-version,mcp-session-id";
     server

@@ -22,7 +22,7 @@ struct Host {
     more: fn() -> Value,
 }
 
-/// Those whose configuration is JSON.
+/// The hosts whose configuration is JSON.
 const HOSTS: [Host; 9] = [
     Host {
         name: "claude-desktop",
@@ -395,7 +395,7 @@ fn a_link_stays_a_link() {
 
 #[test]
 fn an_unwritable_folder_is_reported() {
-    // Nobody makes files there, root included.
+    // Not even root can create files there.
     let home = Home::new();
     symlink("/proc/self", home.path().join(".cursor")).unwrap();
     assert_refused(&home, &["cursor"], &["mcp.json", "can't be", "nothing was changed"]);

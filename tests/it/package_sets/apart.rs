@@ -1,4 +1,4 @@
-//! That a set is only where it was asked for, and that nobody can change it.
+//! A set is visible only to programs that ask for it, and no program can change it.
 
 use std::time::Duration;
 

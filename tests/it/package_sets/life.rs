@@ -1,4 +1,4 @@
-//! How sets come and go, and what happens if one is not where it should be.
+//! The life of a set, and sets that are missing or in a wrong place.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Sets of packages in sandboxes: how programs find what is in them, and who else does. The sets are made by hand.
+//! Sets of packages in sandboxes, which only their own programs find. The sets are made by hand.
 
 mod apart;
 mod life;
@@ -37,7 +37,7 @@ use tempfile::TempDir;
 use crate::common::engine::Kind;
 use crate::common::eventually;
 
-/// What a template of Python loads.
+/// The modules that a template of Python loads.
 static TEMPLATE: &[u8] = include_bytes!(env!("ISOLATOR_TEMPLATE"));
 
 /// Where modules of Python are in a set.
@@ -82,7 +82,7 @@ impl World {
         Self::with_pool(kind, language, 2).await
     }
 
-    /// With so many sandboxes that wait.
+    /// With this number of waiting sandboxes.
     async fn with_pool(kind: Kind, language: &str, size: usize) -> Self {
         let settings = json!({
             "defaultCpus": 1,

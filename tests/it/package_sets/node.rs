@@ -1,4 +1,4 @@
-//! What programs of Node.js find in a set.
+//! Sets in programs of Node.js.
 
 use super::World;
 
@@ -79,7 +79,7 @@ async fn commands_of_a_set_are_found() {
     let world = World::node().await;
     let tool = "#!/usr/bin/env node\nconsole.log('from the tool');";
     let set = world.set(&[("node_modules/.bin/tool", tool)], &[]);
-    // Whoever looks at `/proc` gets a new interpreter.
+    // A program that looks at `/proc` gets a new interpreter.
     for more in ["", "// /proc"] {
         let code = "require('child_process').execFileSync('tool', { stdio: 'inherit' });"
             .to_owned()

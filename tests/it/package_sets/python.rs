@@ -1,4 +1,4 @@
-//! What programs in Python find in a set.
+//! Sets in programs of Python.
 
 use super::{MODULES, World};
 
@@ -90,7 +90,7 @@ async fn a_preloaded_interpreter_behaves_like_a_new_one() {
         ],
         &["thing"],
     );
-    // Whoever reads `/proc` gets a new interpreter.
+    // A program that reads `/proc` gets a new interpreter.
     let plain = format!("{LOOKS}# /proc\n");
     for (set, waited) in [(Some(&set), LOOKS), (None, LOOKS)] {
         let mut found = Vec::new();

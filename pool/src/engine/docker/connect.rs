@@ -15,6 +15,7 @@ use bollard::{API_DEFAULT_VERSION, Docker};
 use serde::Deserialize;
 
 use super::error::translate;
+use crate::engine::docker_config;
 use crate::engine::store::Digest;
 use crate::engine::{Call, EngineError};
 
@@ -56,7 +57,7 @@ pub enum ConnectError {
         place: &'static str,
         /// The address.
         address: String,
-        /// What is wrong with it, and what to do.
+        /// What is wrong with it, and how to fix it.
         why: String,
     },
     /// None of the default paths is a socket.
@@ -129,8 +130,8 @@ impl EngineAddress {
         }
     }
 
-    /// Where an engine may be that nobody has named: the address of the current docker context, and the first of the
-    /// default sockets that is there. Also returns why the context can't be used, if it can't.
+    /// Addresses to try if none is configured: that of the current docker context, and the first of the default sockets that
+    /// exists. Also returns why the context can't be used, if it can't.
     pub fn usual() -> (Vec<Self>, Option<ConnectError>) {
         let (of_context, unusable) = match from_context() {
             Ok(address) => (address, None),
@@ -189,7 +190,7 @@ impl EngineAddress {
     }
 }
 
-/// An address without the blanks and quotes around it, which shells and files of variables leave there.
+/// An address without surrounding blanks and quotes, which shells and files of variables leave there.
 fn unquoted(address: &str) -> &str {
     let address = address.trim();
     let inner =
@@ -205,14 +206,12 @@ fn variable(name: &str) -> Option<String> {
 /// The directory of certificates, if the environment asks for TLS as it would ask the docker client.
 fn tls_from_environment() -> Option<PathBuf> {
     let verify = env::var("DOCKER_TLS_VERIFY").is_ok_and(|value| !value.is_empty());
-    verify.then(|| variable("DOCKER_CERT_PATH").map_or_else(docker_directory, PathBuf::from))
-}
-
-fn docker_directory() -> PathBuf {
-    if let Some(directory) = variable("DOCKER_CONFIG") {
-        return directory.into();
-    }
-    home().unwrap_or_default().join(".docker")
+    verify.then(|| {
+        variable("DOCKER_CERT_PATH")
+            .map(PathBuf::from)
+            .or_else(docker_config::directory)
+            .unwrap_or_default()
+    })
 }
 
 fn home() -> Option<PathBuf> {
@@ -264,7 +263,7 @@ struct ContextEndpoint {
 
 /// The address of the selected docker context; `None` if that is the default one.
 fn from_context() -> Result<Option<EngineAddress>, ConnectError> {
-    let directory = docker_directory();
+    let directory = docker_config::directory().unwrap_or_default();
     let selected = variable("DOCKER_CONTEXT").or_else(|| current_context(&directory));
     let Some(name) = selected.filter(|name| !name.is_empty() && name != "default") else {
         return Ok(None);

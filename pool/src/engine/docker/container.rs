@@ -121,7 +121,7 @@ fn host_config(
         // With control groups of version 1, a daemon would show the names of the host's groups by default.
         cgroupns_mode: Some(HostConfigCgroupnsModeEnum::PRIVATE),
         shm_size: Some(spec.limits.shm.as_i64()),
-        // What the program prints goes over the runner's stream; nothing else may print.
+        // A program's output goes over the runner's stream; nothing else may print.
         log_config: Some(HostConfigLogConfig { typ: Some("none".to_owned()), config: None }),
         ..HostConfig::default()
     }

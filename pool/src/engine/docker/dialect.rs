@@ -26,7 +26,7 @@ pub(super) struct Dialect {
 pub(super) enum TmpfsOptions {
     /// Size, number of files, owner.
     All,
-    /// Size and mode. Its mode lets everybody write. The memory limit covers the number of files
+    /// Size and mode. Its mode lets every user write. The memory limit covers the number of files
     /// as far as the kernel charges for them, as it does with cgroup v2.
     SizeAndMode,
 }
@@ -52,7 +52,7 @@ impl DialectProbe {
         });
         let dialect = dialect.await?;
         if dialect.tmpfs == TmpfsOptions::SizeAndMode && !self.file.exists() {
-            // Somebody has deleted it since.
+            // It was deleted meanwhile.
             self.write_profile()?;
         }
         Ok(dialect)

@@ -37,7 +37,7 @@ pub(super) fn refused(call: Call, message: String) -> EngineError {
     EngineError::Refused { call, message }
 }
 
-/// Keeps the beginning, which says what failed, and the end, which says why.
+/// Keeps the beginning, which names the failure, and the end, which has its cause.
 fn shorten(message: String) -> String {
     if message.len() <= MAX_MESSAGE {
         return message;
@@ -59,7 +59,7 @@ pub(super) fn is_no_such_image(message: &str) -> bool {
     message.contains("no such image") || message.contains("image not known")
 }
 
-/// The innermost cause: what the system said.
+/// The innermost cause: the system's message.
 fn first_cause(error: &Error) -> String {
     let mut first: &dyn std::error::Error = error;
     while let Some(cause) = first.source() {

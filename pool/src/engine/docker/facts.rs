@@ -1,4 +1,4 @@
-//! What a Docker engine says about itself, in our own words.
+//! Facts that a Docker engine reports about itself, in our own terms.
 
 use bollard::models::{SystemInfo, SystemVersion};
 

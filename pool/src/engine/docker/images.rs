@@ -51,7 +51,7 @@ pub(super) async fn pull(
     with_room(engine, pulled, "an image takes about four times what its registry says").await
 }
 
-/// Adds to the error of a full disk where room has to be made, and how much.
+/// Adds the folder that needs room, and how much, to the error of a full disk.
 async fn with_room(
     engine: &DockerEngine,
     fetched: Result<(), EngineError>,
@@ -84,9 +84,9 @@ pub struct ImageBuild<'a> {
     pub context: Vec<u8>,
     /// Values of the `Dockerfile`'s arguments.
     pub arguments: HashMap<String, String>,
-    /// What it is built from, by which it is recognized later.
+    /// Its origin, by which it is recognized later.
     pub built_from: BuiltFrom,
-    /// Whether the engine may take what it has kept of former builds.
+    /// Whether the engine may use its cache of earlier builds.
     pub former: Former,
 }
 
@@ -132,7 +132,7 @@ impl DockerEngine {
         with_room(self, built.await, needed).await
     }
 
-    /// What an image was built from, if it says so.
+    /// The origin of an image, if its labels have it.
     ///
     /// # Errors
     ///
@@ -167,10 +167,10 @@ impl DockerEngine {
 /// The label of all images that Isolator has built, intermediate ones included.
 const LABEL: &str = "isolator.image";
 
-/// Its value on an image that only the build of another one has made.
+/// Its value on an intermediate image of a build.
 const STAGE: &str = "build";
 
-/// The labels with what an image was built from.
+/// The labels with the origin of an image.
 const RECIPE: &str = "isolator.recipe";
 const BASE: &str = "isolator.base";
 
@@ -182,7 +182,7 @@ impl ImageStore for DockerEngine {
             // Older engines give this name to an image that has none.
             let names = image.repo_tags.into_iter().filter(|name| name != "<none>:<none>");
             let names: Vec<_> = names.collect();
-            // What a build goes through stays for the next one.
+            // Intermediate images stay for the next build.
             let is_stage = image.labels.get(LABEL).is_some_and(|label| label == STAGE);
             let size = u64::try_from(image.size).unwrap_or(0);
             (!is_stage || !names.is_empty()).then_some(ListedImage {
@@ -300,8 +300,8 @@ async fn load(
     Ok(loaded)
 }
 
-/// A path from which a file can be read more than once: its own, or, of a pipe, that of a copy, which lives as long as what comes
-/// with it.
+/// A path from which a file can be read more than once: its own, or that of a copy of a pipe, which exists as long as the
+/// returned file.
 async fn read_again(file: &Path) -> std::io::Result<(PathBuf, Option<File>)> {
     let path = file.to_owned();
     let copy = move || {

@@ -50,7 +50,7 @@ use crate::packages::PackageSet;
 const PAUSE_ATTEMPTS: u32 = 4;
 const PAUSE_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How often, and at what interval, to check whether a container that somebody else removes is gone.
+/// How often, and at what interval, to check whether a container that another client removes is gone.
 const GONE_CHECKS: u32 = 40;
 const GONE_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
@@ -102,7 +102,7 @@ impl DockerEngine {
         self.labels.clone().into_iter().collect()
     }
 
-    /// The limits that the daemon can't enforce: a rootless one without delegated control groups.
+    /// The limits that the daemon can't enforce, such as a rootless one without delegated control groups.
     async fn ask_for_limits(&self) -> Result<&[LimitKind], EngineError> {
         let ask = async || {
             let info = self.docker().await?.info().await;
@@ -229,7 +229,7 @@ impl Engine for DockerEngine {
         self.packages.forget(set);
     }
 
-    /// Opens the container's streams before it starts: what the runner said before would be lost.
+    /// Opens the container's streams before it starts: otherwise the runner's first output would be lost.
     async fn arm(&self, name: &SandboxName) -> Result<Channel, EngineError> {
         let docker = self.docker().await?;
         let options = AttachContainerOptionsBuilder::new();
@@ -310,7 +310,7 @@ impl Engine for DockerEngine {
         let options = RemoveContainerOptionsBuilder::new().force(true).v(true).build();
         match self.docker().await?.remove_container(name.as_str(), Some(options)).await {
             Err(error) if error::status(&error) == Some(404) => Ok(()),
-            // Somebody else is removing it, and it is not gone yet.
+            // Another client is removing it, and it is not gone yet.
             Err(error) if error::status(&error) == Some(409) => {
                 self.wait_until_gone(name, error).await
             }

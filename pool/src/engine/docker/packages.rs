@@ -1,8 +1,8 @@
 //! The volume with the sets of packages of this instance.
 //!
 //! An engine can't mount something in a container that exists, so every container that may need a set has the whole volume,
-//! read-only. Each set is in a folder whose name nobody can guess, in a folder that nobody can list. A set is brought through a
-//! container that is never started, and removed by one that runs nothing but our runner.
+//! read-only. Each set is in a folder whose name can't be guessed, in a folder that can't be listed. A set is uploaded through
+//! a container that is never started, and removed by one that runs nothing but our runner.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
@@ -37,7 +37,7 @@ pub(super) struct PackagesVolume {
     name: String,
     /// The start of the names of helpers.
     helper: String,
-    /// By the hash of a set. Each is locked while it is brought or removed.
+    /// By the hash of a set. Each is locked while it is uploaded or removed.
     sets: Mutex<HashMap<String, Arc<tokio::sync::Mutex<Option<Brought>>>>>,
     /// The folders of those that are there, by their hash.
     folders: Mutex<HashMap<String, String>>,
@@ -68,7 +68,7 @@ impl PackagesVolume {
         &self.name
     }
 
-    /// Whether a container is a helper at work, which nobody leases.
+    /// Whether a container is a helper at work, which has no lease.
     pub(super) fn is_helper(&self, name: &SandboxName) -> bool {
         lock(&self.helpers).contains(name)
     }
@@ -79,7 +79,7 @@ impl PackagesVolume {
         folders.get(&set.hash).map(|folder| format!("{}/{folder}", paths::PACKAGE_SETS))
     }
 
-    /// The set has to be brought again.
+    /// Makes the next call upload the set again.
     pub(super) fn forget(&self, set: &PackageSet) {
         lock(&self.folders).remove(&set.hash);
         lock(&self.sets).remove(&set.hash);
@@ -89,7 +89,7 @@ impl PackagesVolume {
         Arc::clone(lock(&self.sets).entry(hash.to_owned()).or_default())
     }
 
-    /// Brings a set, unless this process has done so.
+    /// Uploads a set, unless this process has done so.
     pub(super) async fn provide(
         &self,
         engine: &DockerEngine,
@@ -151,7 +151,7 @@ impl PackagesVolume {
         }
     }
 
-    /// Removes a set that this process has brought.
+    /// Removes a set that this process has uploaded.
     pub(super) async fn withdraw(
         &self,
         engine: &DockerEngine,
@@ -186,7 +186,7 @@ impl PackagesVolume {
         let host = HostConfig {
             mounts: Some([runner].into_iter().chain(self.mounts(engine)).collect()),
             cap_drop: Some(vec!["ALL".to_owned()]),
-            // Nobody may list the folder of all sets, nor change it, but for this.
+            // No other user may list or change the folder of all sets.
             cap_add: Some(vec!["DAC_OVERRIDE".to_owned()]),
             security_opt: Some(vec!["no-new-privileges".to_owned(), dialect.seccomp.clone()]),
             readonly_rootfs: Some(true),
@@ -206,7 +206,7 @@ impl PackagesVolume {
             Some(Ok(_)) => Ok(()),
             Some(Err(error)) => Err(failed(error)),
             None => {
-                let message = "its helper was removed by somebody else".to_owned();
+                let message = "its helper was removed by another client".to_owned();
                 Err(EngineError::Refused { call: Call::Withdraw, message })
             }
         }

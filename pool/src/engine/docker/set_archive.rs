@@ -1,6 +1,5 @@
 //! A set of packages as a tar archive, read from the disk while it is sent.
-//!
-//! The store keeps the set as it is meanwhile. What is in it comes from strangers all the same, so no link is followed.
+//! The store keeps the set unchanged meanwhile. Its content is not trusted, so no link is followed.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -47,7 +46,7 @@ pub(super) async fn read(
             .and_then(|()| archive.into_inner())
             .and_then(|mut pieces| pieces.flush());
         if let Err(error) = written {
-            // If the receiver is gone, nobody wants to know.
+            // If the receiver is gone, the error has no reader.
             let _ = sender.blocking_send(Err(error));
         }
     });

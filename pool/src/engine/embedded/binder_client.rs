@@ -17,7 +17,7 @@ pub(super) struct BinderClient {
     socket: PacketSocket,
     /// Locked while a request is under way.
     turn: tokio::sync::Mutex<()>,
-    /// When that was sent.
+    /// When it was sent.
     since: Mutex<Option<Instant>>,
 }
 
@@ -36,14 +36,14 @@ pub(super) enum BindError {
 }
 
 impl BinderClient {
-    /// Also returns the end for the binder.
+    /// A connection, with the end for the binder.
     pub(super) fn new() -> io::Result<(Self, OwnedFd)> {
         let (socket, theirs) = PacketSocket::pair()?;
         Ok((Self { socket, turn: tokio::sync::Mutex::default(), since: Mutex::default() }, theirs))
     }
 
-    /// Mounts a set, whose path is below the folder of all sets, in a sandbox with this process 1. The future must be driven to its
-    /// end: the next request would get the answer.
+    /// Mounts a set, whose path is below the folder of all sets, in a sandbox with this process 1. The future must run to its
+    /// end: otherwise the next request would get the answer.
     ///
     /// # Errors
     ///

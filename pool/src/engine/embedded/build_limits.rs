@@ -1,7 +1,7 @@
 //! The limits of a build.
 //!
-//! They are far above what the language images need, because nothing but a build of ours runs with them. They keep
-//! a package that went wrong, or a hostile one, from taking the machine.
+//! They are far above the needs of the language images, because only our builds run with them. They keep a faulty or hostile
+//! package from taking the whole machine.
 
 use std::io;
 use std::path::PathBuf;
@@ -29,18 +29,18 @@ pub(super) const FILE: ByteSize = ByteSize::mib(4096);
 /// The largest image takes some minutes on two cores, and downloads may be slow.
 const TIME: Duration = Duration::from_secs(60 * 60);
 
-/// What a build must leave on the disk of the store, in bytes and in files.
+/// Free space that a build must leave on the disk of the store, in bytes and in files.
 const FREE_BYTES: u64 = 512 << 20;
 const FREE_FILES: u64 = 10_000;
 
-/// What a language image takes, for people: the largest has 700 MiB, and its build writes more than stays.
+/// The disk space of a language image, for messages: the largest has 700 MiB, and its build writes more than that.
 pub(super) const NEEDED: &str =
     "a build takes up to 2 GiB there, and is ended when less than 512 MiB are left";
 
-/// How often a build is looked at.
+/// How often a build is checked.
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// Waits until a build that writes below `directory`, that of the store, has reached a limit, and says which.
+/// Waits until a build that writes below `directory`, that of the store, has reached a limit, and returns the error.
 pub(super) async fn reached(directory: PathBuf, group: Option<Cgroup>) -> io::Error {
     let started = Instant::now();
     loop {
@@ -66,7 +66,7 @@ pub(super) async fn reached(directory: PathBuf, group: Option<Cgroup>) -> io::Er
     }
 }
 
-/// That a limit of the control group was reached.
+/// The message for a limit of the control group.
 pub(super) fn of_group(kind: LimitKind) -> String {
     let most = match kind {
         LimitKind::Memory => format!("{} MiB of memory", MEMORY.as_bytes() >> 20),

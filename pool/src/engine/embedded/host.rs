@@ -1,4 +1,4 @@
-//! What this machine lets this user use for sandboxes, and warnings about what is missing.
+//! The features of this machine that this user can use for sandboxes, and warnings about missing ones.
 
 use std::fs;
 use std::io;
@@ -19,7 +19,7 @@ use crate::engine::process_limits;
 const FIRST_ID: u32 = 524_288;
 const LAST_ID: u32 = 1_879_048_191;
 
-/// How limits are had without root.
+/// How to get limits without root.
 const DELEGATE: &str = "start the server in a control group of its own, for example: \
      systemd-run --user --scope --property=Delegate=yes isolator serve";
 
@@ -35,7 +35,7 @@ pub(super) struct Ids {
 enum Users {
     /// Each has a range of its own.
     PerSandbox(AtomicU32),
-    /// All have the same range: all that there is without root.
+    /// All have the same range: without root there is only one.
     OneRange,
     /// None: no user namespaces can be made, so they have the host's.
     OfHost,
@@ -59,7 +59,7 @@ pub(super) enum HostError {
     NoVersionTwo,
 }
 
-/// What this machine offers.
+/// The features of this machine.
 #[derive(Debug)]
 pub(super) struct Host {
     /// Control groups, if this user can have some.
@@ -68,7 +68,7 @@ pub(super) struct Host {
     pub(super) counts_sockets_apart: bool,
     /// Controllers that can't limit sandboxes.
     missing: Vec<&'static str>,
-    /// Why there are no groups.
+    /// The reason for missing groups.
     why: Option<String>,
     /// The IDs that this user was granted; `None` for root.
     pub(super) grant: Option<Grant>,
@@ -78,7 +78,7 @@ pub(super) struct Host {
 }
 
 impl Host {
-    /// Detects what there is. The error names what is missing and required.
+    /// Detects the features. The error names a required one that is missing.
     pub(super) fn find() -> Result<Self, HostError> {
         if rootless::is_root() { Self::of_root() } else { Self::without_root() }
     }
@@ -139,13 +139,13 @@ impl Host {
         groups.map(|groups| groups.version)
     }
 
-    /// A user for the templates of an image, whom no sandbox has; `None` where sandboxes have no users of their own.
+    /// A user for the templates of an image that no sandbox has; `None` where sandboxes have no users of their own.
     pub(super) fn next_template_user(&self) -> Option<u32> {
         let Users::PerSandbox(next) = &self.users else { return None };
         Some(FIRST_ID + next.fetch_add(1, Ordering::Relaxed) % IDS)
     }
 
-    /// Whether a sandbox can use later what it does not use of its CPU time.
+    /// Whether a sandbox can save unused CPU time for later.
     pub(super) fn saves_cpu_time(&self) -> bool {
         let groups = self.groups.as_ref().filter(|_| self.limits("cpu"));
         groups.is_some_and(Hierarchies::save_cpu_time)
@@ -169,7 +169,7 @@ impl Host {
         kinds.filter(|kind| self.groups.is_some() || *kind != LimitKind::Processes).collect()
     }
 
-    /// Why limits can't be enforced, and what to do about it.
+    /// Why limits can't be enforced, and how to fix it.
     pub(super) fn how_to_limit(&self) -> String {
         match &self.why {
             Some(why) => format!("{why}; {DELEGATE}"),
@@ -222,7 +222,7 @@ impl Host {
     }
 }
 
-/// How the kernel says that all IDs are mapped.
+/// The kernel's notation for a mapping of all IDs.
 const ALL_IDS: &str = "4294967295";
 
 fn users_of_root(uid_map: &str, most_namespaces: &str) -> Users {

@@ -30,7 +30,7 @@ use crate::lock::lock;
 /// Longest line of a launcher that is logged, in bytes.
 const MAX_LINE: usize = 8 << 10;
 
-/// How long the last lines of a launcher are waited for that could not start.
+/// Timeout for the last lines of a launcher that could not start.
 const LAST_LINES: Duration = Duration::from_millis(200);
 
 /// The server's descriptors of a new sandbox.
@@ -47,14 +47,14 @@ pub(super) struct SandboxHandles {
 pub(super) struct LauncherClient {
     socket: Arc<PacketSocket>,
     waiting: Arc<Mutex<PendingRequests>>,
-    /// Brings sets of packages into its sandboxes, if there are any.
+    /// Mounts sets of packages in its sandboxes, if there are any.
     binder: Option<BinderClient>,
     reader: tokio::task::AbortHandle,
     /// Killed when it is dropped, and reaped by the runtime.
     _process: Child,
 }
 
-/// The requests without an answer yet, by the name of the sandbox; `None` when there will be no more answers.
+/// The pending requests, by the name of the sandbox; `None` when there will be no more answers.
 type PendingRequests = Option<HashMap<String, PendingRequest>>;
 
 /// A request that waits for its answer.
@@ -148,7 +148,7 @@ impl LauncherClient {
         Ok(Self { socket, waiting, binder, reader: reader.abort_handle(), _process: process })
     }
 
-    /// Whether it still runs and answers in time.
+    /// Whether the process runs and answers in time.
     pub(super) fn is_healthy(&self) -> bool {
         let waiting = lock(&self.waiting);
         let is_late = |pending: &PendingRequest| pending.since.elapsed() > Call::Create.deadline();
@@ -156,7 +156,7 @@ impl LauncherClient {
             && self.binder.as_ref().is_none_or(BinderClient::is_healthy)
     }
 
-    /// What brings sets of packages into its sandboxes, if there were any when it was started.
+    /// The connection that mounts sets of packages in its sandboxes, if there were any when it was started.
     pub(super) fn binder(&self) -> Option<&BinderClient> {
         self.binder.as_ref()
     }
@@ -166,7 +166,7 @@ impl LauncherClient {
         self.socket.is_closed()
     }
 
-    /// How many requested sandboxes it has not made yet.
+    /// Number of requested sandboxes that it has not made yet.
     pub(super) fn waiting(&self) -> usize {
         lock(&self.waiting).as_ref().map_or(usize::MAX, HashMap::len)
     }
@@ -192,8 +192,8 @@ impl LauncherClient {
         answer.await.unwrap_or(Err(CreateError::Ended))
     }
 
-    /// Sends a request. It is pending if and only if it was sent, because a launcher whose requests get no answer
-    /// is given up, with all its sandboxes.
+    /// Sends a request. It is pending if and only if it was sent, because a launcher whose requests get no answer is ended,
+    /// with all its sandboxes.
     async fn ask(&self, name: &str, pending: PendingRequest, packet: &Packet) -> io::Result<()> {
         loop {
             self.socket.socket().writable().await?;
@@ -203,7 +203,7 @@ impl LauncherClient {
             match self.socket.socket().try_io(Interest::WRITABLE, send) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 sent => {
-                    // Whoever delivers the answer waits for the lock.
+                    // The task that delivers the answer waits for the lock.
                     return sent.map(|()| drop(waiting.insert(name.to_owned(), pending)));
                 }
             }
@@ -230,7 +230,7 @@ async fn map_users(grant: &Grant, socket: &PacketSocket, process: Option<u32>) -
     socket.send(&LauncherRequest::Mapped, &[]).await
 }
 
-/// Logs what the launcher says, until it and its binder have ended. No sandbox has that stream.
+/// Logs the lines of the launcher, until it and its binder have ended. No sandbox has that stream.
 async fn pass_on_lines(said: impl AsyncRead + Unpin) {
     let mut lines = FramedRead::new(said, LinesCodec::new_with_max_length(MAX_LINE));
     loop {
@@ -242,7 +242,7 @@ async fn pass_on_lines(said: impl AsyncRead + Unpin) {
                 lines.next().await;
             }
             Some(Err(LinesCodecError::Io(error))) => {
-                tracing::error!(%error, "the launcher can't be heard anymore");
+                tracing::error!(%error, "the launcher's log can't be read anymore");
                 return;
             }
             None => return,

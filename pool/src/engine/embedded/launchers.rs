@@ -1,4 +1,4 @@
-//! The launchers of an engine: which one makes a sandbox, and what happens if it does not.
+//! The launchers of an engine: the choice of one for a sandbox, and the handling of its failure.
 
 use std::fs;
 use std::io;
@@ -15,11 +15,11 @@ use super::{EmbeddedEngine, refused};
 use crate::engine::{Call, EngineError};
 use crate::lock::lock;
 
-/// Most launchers for the same images. Each makes one sandbox at a time, which keeps one core busy.
+/// Maximum number of launchers for the same images. Each makes one sandbox at a time, which keeps one core busy.
 const LAUNCHERS: usize = 2;
 
-/// After this time the processes of a sandbox that is being made are killed: somebody has stopped one of them, and its launcher
-/// waits for it. It takes 30 ms, and some seconds on a machine that has far too much to do.
+/// After this time the processes of a sandbox that is being made are killed: one of them was stopped, and its launcher waits
+/// for it. Making one takes 30 ms, and some seconds on an overloaded machine.
 const STOPPED_AFTER: Duration = Duration::from_secs(8);
 
 /// The images whose sandboxes a launcher makes.
@@ -67,7 +67,7 @@ impl EmbeddedEngine {
         }
         let packages = &self.settings.packages;
         if let Err(error) = fs::create_dir_all(packages) {
-            // Only a request with packages needs it, which is told then.
+            // Only a request with packages needs it, and gets an error then.
             let folder = packages.display();
             tracing::debug!(%folder, %error, "the folder of package sets can't be made");
         }
@@ -101,9 +101,9 @@ impl EmbeddedEngine {
         MountedFolders::look([&self.store.images(), &self.shared(), &self.settings.packages])
     }
 
-    /// Ends the launchers that nothing is made with anymore, once the sandboxes that they made are gone.
+    /// Ends the launchers that are not used anymore, once their sandboxes are gone.
     pub(super) fn end_unused_launchers(&self) {
-        // Whoever has the lock does the same.
+        // The holder of the lock does the same.
         if let Ok(mut launchers) = self.launchers.try_lock() {
             self.end_unused(&mut launchers, &self.mounted(), None);
         }

@@ -1,5 +1,5 @@
-//! What the server and its launchers agree on: paths in a launcher's view, names in the folder of a build,
-//! and how many users a sandbox has.
+//! Names that the server and its launchers share: paths in a launcher's view, names in the folder of a build, and the number of
+//! users of a sandbox.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ pub(super) const FIRST_PID: u32 = 10_000;
 /// The store of images, as the launcher sees it.
 pub(super) const IMAGES: &str = "/tmp/images";
 
-/// What is mounted over every image, as the launcher sees it: the runner and its files.
+/// The files that are mounted over every image, as the launcher sees them: the runner and its files.
 pub(super) const SHARED: &str = "/tmp/shared";
 
 /// The folder of all sets of packages, as the launcher sees it.

@@ -51,7 +51,7 @@ pub(super) struct Live {
 /// A set of packages that a sandbox was given, or a template has. It may end before them.
 #[derive(Debug, Clone)]
 pub(super) struct BoundSet {
-    /// The set, if anybody still has it.
+    /// The set, while it is in use elsewhere.
     pub(super) set: Weak<PackageSet>,
     pub(super) hash: String,
     /// Its path below the folder of all sets.

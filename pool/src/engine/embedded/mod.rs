@@ -1,10 +1,9 @@
 //! The embedded engine, which needs no other program: `libcontainer` makes sandboxes from the images of our
 //! own store.
 //!
-//! A `Launcher`, a small process next to the server, makes each sandbox and hands over the stream to its
-//! runner, which is process 1 there. Everything later the server does itself: freezing, thawing and limits
-//! are writes to control groups, and a sandbox has ended when process 1 has, of which the server holds a
-//! descriptor.
+//! A `Launcher`, a small process next to the server, makes each sandbox and hands over the stream to its runner, which is
+//! process 1 there. Everything later the server does itself: freezing, thawing and limits are writes to control groups, and a
+//! sandbox has ended when its process 1 has. The server holds a descriptor of that.
 
 mod binder_client;
 mod build;
@@ -115,6 +114,14 @@ impl EmbeddedEngine {
         &self.store
     }
 
+    /// Does work on a thread that may block. The end of the engine waits for it.
+    async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> io::Result<T> + Send + 'static,
+    ) -> io::Result<T> {
+        self.tasks.spawn_blocking(work).await.map_err(io::Error::other).flatten()
+    }
+
     fn host(&self) -> Result<&Host, EngineError> {
         self.host.as_ref().map_err(|error| EngineError::Unusable(error.to_string()))
     }
@@ -126,7 +133,7 @@ impl EmbeddedEngine {
             if held.is_there() {
                 return Ok(held);
             }
-            // Its templates have the files of an image that somebody has deleted.
+            // Its templates have the files of an image that was deleted.
             self.templates.end_those_of(&image.digest);
         }
         images.retain(|_, held| held.strong_count() > 0);
@@ -316,7 +323,7 @@ impl Engine for EmbeddedEngine {
     }
 
     async fn memory(&self, names: Vec<SandboxName>) -> Option<WaitingMemory> {
-        // Without groups it is not known which processes are whose.
+        // Without groups the processes of a sandbox are unknown.
         let groups = self.host().ok()?.groups.clone()?;
         let own = self.instance.clone();
         let measured = self.tasks.spawn_blocking(move || {
@@ -400,8 +407,7 @@ impl Engine for EmbeddedEngine {
             Some(live) => (Some(live.process), live.cgroup),
             None => (None, self.groups_of_unknown(name).map_err(failed)?),
         };
-        let removed = self.tasks.spawn_blocking(move || live::remove(process, cgroup));
-        removed.await.map_err(io::Error::other).flatten().map_err(failed)?;
+        self.blocking(move || live::remove(process, cgroup)).await.map_err(failed)?;
         self.end_unused_launchers();
         Ok(())
     }
@@ -447,7 +453,7 @@ impl Engine for EmbeddedEngine {
                 match folders::remove(&path) {
                     Ok(_) => swept = swept.map(|swept| swept + 1),
                     // The others go all the same.
-                    Err(error) => swept = Err(failed(in_folder(&path, &error))),
+                    Err(error) => swept = Err(failed(at(&path)(error))),
                 }
             }
         }
@@ -461,9 +467,9 @@ pub fn shows_sandboxes() -> bool {
     Host::find().is_ok_and(|host| host.groups.is_some())
 }
 
-/// An error with the folder that it is about.
-fn in_folder(folder: &Path, error: &io::Error) -> io::Error {
-    io::Error::new(error.kind(), format!("{}: {error}", folder.display()))
+/// Adds the path that an error is about.
+fn at(path: &Path) -> impl Fn(io::Error) -> io::Error {
+    move |error| io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 
 fn refused(call: Call, error: impl std::fmt::Display) -> EngineError {

@@ -31,13 +31,13 @@ pub(super) const DESCRIPTORS: usize = 3;
 pub(super) struct LauncherPaths {
     /// The directory of all unpacked images.
     pub(super) images: PathBuf,
-    /// What is mounted over every image: the runner, and files that are the same in all sandboxes.
+    /// The files that are mounted over every image: the runner, and others that all sandboxes share.
     pub(super) shared: PathBuf,
     /// The folder of all sets of packages, if there is one.
     pub(super) packages: Option<PathBuf>,
     /// Where control groups of version 2 are mounted, if sandboxes have those.
     pub(super) groups: Option<PathBuf>,
-    /// The control groups whose changes the kernel is to favour, if it is.
+    /// The control groups whose changes the kernel should favour, if any.
     pub(super) favordynmods: Option<Version>,
     /// An image that is being built.
     pub(super) building: Option<Building>,
@@ -63,34 +63,34 @@ pub(super) enum Devices {
     Host,
 }
 
-/// What kind of sandbox to make.
+/// The kind of a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum SandboxKind {
     /// A sandbox from an image.
     Image {
         /// The image's root in the launcher's view.
         image: PathBuf,
-        /// The layer for what it writes to its root, if it may write there.
+        /// The layer for writes to its root, if it may write there.
         layer: Option<WritableLayer>,
-        /// What it is for.
+        /// Its role.
         role: Role,
     },
     /// A sandbox in which a script builds an image.
     Build,
 }
 
-/// What a sandbox is for.
+/// The role of a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Role {
-    /// For a program. Processes of the owner, a user of the launcher's namespace, may enter it.
+    /// It runs a program. Processes of the owner, a user of the launcher's namespace, may enter it.
     Program {
-        /// That user, and the sandbox's users; `None` if nobody may enter.
+        /// That user, and the sandbox's users; `None` if no process may enter.
         entered_by: Option<(u32, Ids)>,
     },
-    /// For an interpreter that is forked into sandboxes.
+    /// It has an interpreter that is forked into sandboxes.
     Template {
-        /// Where its program may be. Nobody can read the one that is found: all forks have it as their own
-        /// program, and could lock or watch it.
+        /// Possible paths of its program. The one that is found is made unreadable: all forks have it as their own program, and
+        /// could lock or watch it.
         program: Vec<PathBuf>,
     },
 }
@@ -100,7 +100,7 @@ pub(super) enum Role {
 pub(super) struct WritableLayer {
     /// Its size in bytes.
     pub(super) size: u64,
-    /// Most files that it can hold.
+    /// Maximum number of files in it.
     pub(super) inodes: u32,
 }
 
@@ -136,7 +136,7 @@ pub(super) enum LauncherReply {
     Created {
         /// The name in the request.
         name: String,
-        /// What went wrong.
+        /// The error.
         error: Option<String>,
     },
 }
@@ -151,7 +151,7 @@ pub(super) struct BindRequest {
 /// From a binder.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct BindReply {
-    /// What went wrong.
+    /// The error.
     pub(super) error: Option<String>,
 }
 
@@ -167,7 +167,7 @@ impl LauncherReply {
 pub(super) struct Packet(Vec<u8>);
 
 impl Packet {
-    /// Writes a message down.
+    /// Serializes a message.
     ///
     /// # Errors
     ///
@@ -216,7 +216,7 @@ pub(super) enum ReceiveError {
     Unreadable {
         /// The sandbox that it was about, if that much can be read.
         name: Option<String>,
-        /// What is wrong with it.
+        /// The problem.
         message: String,
     },
 }
@@ -258,8 +258,8 @@ pub(super) fn receive<T: DeserializeOwned>(
     message.map(|message| Some((message, descriptors))).map_err(|e| unreadable(e.to_string()))
 }
 
-/// The sandbox that a packet is about which can't be read: the name is the first field of each message that has
-/// one, so it is there even if the packet was cut.
+/// The sandbox of a packet that can't be read: the name is the first field of each message that has one, so it is there even if
+/// the packet was cut.
 fn name_in(packet: &[u8]) -> Option<String> {
     let starts = [r#"{"Create":{"name":"#, r#"{"Created":{"name":"#];
     let rest = starts.iter().find_map(|start| packet.strip_prefix(start.as_bytes()))?;

@@ -1,4 +1,4 @@
-//! Sandboxes without root: which user IDs this user was granted, and how its launcher gets them.
+//! Sandboxes without root: the user IDs that were granted to this user, and how its launcher gets them.
 
 use std::fs;
 use std::io;
@@ -22,7 +22,7 @@ pub(super) struct Grant {
     gids: u32,
 }
 
-/// What is missing for sandboxes without root.
+/// A missing requirement of sandboxes without root.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct GrantError(String);
@@ -39,7 +39,7 @@ pub(super) fn is_on_path(program: &str) -> bool {
 }
 
 impl Grant {
-    /// Finds what this user was granted.
+    /// Finds the IDs that were granted to this user.
     pub(super) fn find() -> Result<Self, GrantError> {
         let uid = rustix::process::getuid().as_raw();
         let gid = rustix::process::getgid().as_raw();

@@ -36,7 +36,7 @@ impl EmbeddedEngine {
         self.shared().join(runner_paths::PACKAGES.trim_start_matches('/'))
     }
 
-    /// Whether they are all there, whatever is in them.
+    /// Whether they all exist, without a look at their content.
     pub(super) fn has_shared(&self) -> bool {
         let place = self.place_of_packages();
         place.exists() && self.shared_files().iter().all(|(path, ..)| path.exists())
@@ -78,7 +78,7 @@ pub(super) fn write(shared: &Path, path: &Path, content: &[u8], mode: u32) -> io
     if let Some(parent) = path.parent() {
         make_folder(shared, parent)?;
     }
-    // Under another name first, so that nobody sees half of a file.
+    // Under another name first, so that no process sees half of a file.
     let new = path.with_extension("new");
     fs::write(&new, content)?;
     fs::set_permissions(&new, fs::Permissions::from_mode(mode))?;

@@ -25,11 +25,11 @@ pub(super) const FILES: [(&str, &str, &str); 3] = [
     ("resolv.conf", store::RESOLV_CONF, ""),
 ];
 
-/// What a sandbox is made of. Paths are as the launcher sees them.
+/// The parts of a specification. Paths are as the launcher sees them.
 pub(super) struct SpecParts<'a> {
     /// The image with the runner's directory over it.
     pub(super) root: &'a Path,
-    /// What the machine offers.
+    /// The features of the machine.
     pub(super) host: &'a Host,
     /// The sandbox's groups, where it has some.
     pub(super) cgroup: Option<&'a Cgroup>,
@@ -95,8 +95,8 @@ fn arguments(parts: &SpecParts<'_>) -> Vec<&'static str> {
     [paths::RUNNER, "park"].into_iter().chain(forks).collect()
 }
 
-/// What a template sees of `/proc`: of its own processes it sees itself, as it is the one that mounts this, and of others
-/// nothing. In a whole `/proc` it would see those in the sandboxes that it may enter, and could open their memory.
+/// The part of `/proc` that a template sees: of the processes only itself, because it mounts this. In a whole `/proc` it would
+/// see those in the sandboxes that it may enter, and could open their memory.
 const PROC: [&str; 9] =
     ["self", "cpuinfo", "filesystems", "loadavg", "meminfo", "stat", "sys", "uptime", "version"];
 
@@ -152,7 +152,7 @@ pub(super) fn template(
     template
 }
 
-/// Gives a template a set of packages, whose path is below the folder of all sets. Tells whether that is a path of one.
+/// Gives a template a set of packages, whose path is below the folder of all sets. Returns whether it is a valid path.
 pub(super) fn give_packages(template: &mut Value, set: &Path) -> bool {
     let Some(layers) = launcher::layers(set) else { return false };
     let variable = format!("PYTHONUSERBASE={}", paths::PACKAGES);
@@ -172,18 +172,18 @@ pub(super) fn give_packages(template: &mut Value, set: &Path) -> bool {
     })
 }
 
-/// Gives a template only the CPU time that nobody else wants, until it is ready.
+/// Gives a template only CPU time that no other process needs, until it is ready.
 pub(super) fn give_way(template: &mut Value) {
     if let Some(cpu) = template.pointer_mut("/linux/resources/cpu") {
         cpu["shares"] = json!(cgroups::LEAST_SHARES);
     }
 }
 
-/// What a template may take on top for the tables of the memory that its forks share with it.
+/// Additional memory of a template, for the page tables of the memory that its forks share with it.
 const TEMPLATE_MEMORY: ByteSize = ByteSize::mib(128);
 
-/// Most processes of a template: itself, and its forks until they have their places. It does not depend on what a sandbox may
-/// have, because a template serves all of them.
+/// Maximum number of processes of a template: itself, and its forks until they are in their sandboxes. It does not depend on
+/// the limit of a sandbox, because a template serves all of them.
 const TEMPLATE_PROCESSES: u64 = 256;
 
 /// Where the program of an interpreter may be in its image.

@@ -51,14 +51,14 @@ impl EmbeddedEngine {
     ) -> Option<Box<dyn ToolGroup>> {
         let Ok(Host { groups: Some(groups), .. }) = &self.host else { return None };
         let cgroup = Cgroup::new(groups, &format!("{}{TOOLS}", self.instance), &name);
-        let made = self.tasks.spawn_blocking(move || {
+        let made = self.blocking(move || {
             let group = ToolCgroup(cgroup);
             group.0.make()?;
             let resources = Resources { memory, cpu: CpuShare::millis(1000) };
             group.0.limit(resources, processes, |controller| controller != "cpu")?;
-            io::Result::Ok(group)
+            Ok(group)
         });
-        match made.await.map_err(io::Error::other).flatten() {
+        match made.await {
             Ok(group) => Some(Box::new(group)),
             Err(error) => {
                 tracing::debug!(%error, "a tool has no control group");

@@ -8,20 +8,20 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use super::error::{Canceled, StoreError};
 use crate::engine::Progress;
 
-/// The handle of a running job: it reports progress, and tells the job whether it was canceled.
+/// The handle of a running job, with which it reports progress and checks whether it was canceled.
 pub(super) struct BlockingJob {
     lines: UnboundedSender<String>,
     canceled: Arc<AtomicBool>,
 }
 
 impl BlockingJob {
-    /// A job whose progress nobody reads.
+    /// A job without a reader of its progress.
     #[cfg(fuzzing)]
     pub(super) fn silent() -> Self {
         Self { lines: unbounded_channel().0, canceled: Arc::default() }
     }
 
-    /// Reports a line of progress. It is fine if nobody reads it.
+    /// Reports a line of progress, which may have no reader.
     pub(super) fn report(&self, line: impl Into<String>) {
         let _ = self.lines.send(line.into());
     }

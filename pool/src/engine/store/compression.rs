@@ -1,4 +1,4 @@
-//! Plain, gzip and zstd data, recognized by its first bytes: what a manifest says may be wrong.
+//! Plain, gzip and zstd data, recognized by its first bytes, because a manifest may be wrong.
 
 use std::io::{self, BufReader, Read};
 

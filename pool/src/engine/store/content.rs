@@ -11,7 +11,7 @@ use super::digest::{Digest, Fields, Hashing};
 use super::error::{IoContext, StoreError};
 use super::tree::{self, Node, Root};
 
-/// The digest of everything that a sandbox sees of an image: each path with its type, mode, owner and content,
+/// The digest of all that a sandbox sees of an image: each path with its type, mode, owner and content,
 /// and the description. Times are left out, so that the same build gives the same image.
 pub(super) fn digest(
     root: &Root,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -12,13 +12,13 @@ use serde::Deserialize;
 const DOCKER: [&str; 3] = ["https://index.docker.io/v1/", "index.docker.io", "docker.io"];
 
 #[derive(Default, Deserialize)]
-struct Configuration {
+struct Credentials {
     #[serde(default)]
-    auths: BTreeMap<String, Entry>,
+    auths: BTreeMap<String, Auth>,
 }
 
 #[derive(Default, Deserialize)]
-struct Entry {
+struct Auth {
     #[serde(default)]
     auth: String,
 }
@@ -29,24 +29,18 @@ pub(super) struct Login {
     pub(super) password: String,
 }
 
-/// The directory of Docker's configuration, if this process has one.
-pub(super) fn directory() -> Option<PathBuf> {
-    let own = std::env::var_os("DOCKER_CONFIG").filter(|path| !path.is_empty());
-    own.map(PathBuf::from).or_else(|| Some(std::env::home_dir()?.join(".docker")))
-}
-
-/// The credentials for a registry, if there are any. Credential helpers are not asked.
+/// The credentials for a registry, if there are any. Credential helpers are not used.
 pub(super) fn find(directory: Option<&Path>, registry: &str) -> Option<Login> {
     let path = directory?.join("config.json");
     let json = fs::read(&path).ok()?;
-    let configuration: Configuration = serde_json::from_slice(&json).unwrap_or_else(|error| {
+    let credentials: Credentials = serde_json::from_slice(&json).unwrap_or_else(|error| {
         tracing::warn!(
             "registries get no password, because {} can't be read: {error}",
             path.display()
         );
-        Configuration::default()
+        Credentials::default()
     });
-    let (_, entry) = configuration.auths.iter().find(|(name, _)| is_meant(name, registry))?;
+    let (_, entry) = credentials.auths.iter().find(|(name, _)| is_meant(name, registry))?;
     let decoded = String::from_utf8(STANDARD.decode(&entry.auth).ok()?).ok()?;
     let (user, password) = decoded.split_once(':')?;
     Some(Login { user: user.to_owned(), password: password.to_owned() })

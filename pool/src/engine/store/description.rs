@@ -21,12 +21,12 @@ pub struct Description {
     pub volumes: Vec<String>,
     /// When it was made, according to its maker.
     pub created: Option<String>,
-    /// What it was built from, if that was here.
+    /// Its origin, if it was built here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub built_from: Option<BuiltFrom>,
 }
 
-/// What is read from the configuration of an OCI or Docker image.
+/// The parts of the configuration of an OCI or Docker image that are read.
 #[derive(Debug)]
 pub(super) struct ImageConfig {
     pub(super) description: Description,
@@ -34,14 +34,14 @@ pub(super) struct ImageConfig {
     pub(super) diff_ids: Vec<Digest>,
 }
 
-/// Most bytes of all variables, written as JSON. They are in the packet that asks for a sandbox, which has 64 KiB
+/// Maximum size of all variables, in bytes of JSON. They are in the packet that asks for a sandbox, which has 64 KiB
 /// for everything (`MAX_MESSAGE` in `embedded/protocol.rs`). Images with dozens of variables have a tenth of this.
 const MAX_ENV: usize = 32 << 10;
 
-/// Most bytes of the paths of all volumes, written as JSON, for the same reason.
+/// Maximum size of the paths of all volumes, in bytes of JSON, for the same reason.
 const MAX_VOLUME_PATHS: usize = 8 << 10;
 
-/// Most volumes: each sandbox mounts all of them. Images of servers have up to ten.
+/// Maximum number of volumes: each sandbox mounts all of them. Images of servers have up to ten.
 const MAX_VOLUMES: usize = 32;
 
 /// Longest path of a volume, in bytes. With the root of a sandbox before it, it must be a path of the kernel.

@@ -25,7 +25,7 @@ impl Digest {
         Self::from_hash(&Sha256::digest(bytes))
     }
 
-    /// The digest of what is added to it.
+    /// A digest that grows with each addition.
     #[cfg(not(fuzzing))]
     pub(super) fn start() -> Growing {
         Growing(Sha256::new())
@@ -58,7 +58,7 @@ impl Digest {
     }
 }
 
-/// A digest of content of which more is to come.
+/// The digest of content that is still arriving.
 #[cfg(not(fuzzing))]
 pub(super) struct Growing(Sha256);
 
@@ -73,7 +73,7 @@ impl Growing {
     }
 }
 
-/// A reader that takes the digest of everything read through it.
+/// A reader that computes the digest of everything read through it.
 pub(super) struct Hashing<R> {
     reader: R,
     hash: Sha256,
@@ -99,8 +99,7 @@ impl<R: Read> Read for Hashing<R> {
     }
 }
 
-/// Takes the digest of a sequence of fields, each with its length, so that no two sequences give the same
-/// bytes.
+/// Computes the digest of a sequence of fields, each with its length, so that no two sequences give the same bytes.
 #[derive(Default)]
 pub(super) struct Fields(Sha256);
 

@@ -13,7 +13,7 @@ pub enum StoreError {
     Name {
         /// The name as given.
         name: String,
-        /// What is wrong with it.
+        /// The problem.
         message: String,
     },
     /// The image is not there.
@@ -22,12 +22,12 @@ pub enum StoreError {
     /// Sandboxes are made from the image, or it is being copied.
     #[error("image {0} is in use")]
     InUse(String),
-    /// What should be imported is not an image that this store can hold.
+    /// The image can't be used by this store.
     #[error("{what} is not a usable image: {message}")]
     Unusable {
         /// The file, the name or the part of it.
         what: String,
-        /// What is wrong with it.
+        /// The problem.
         message: String,
     },
     /// A layer contains something that is not allowed in an image.
@@ -37,17 +37,17 @@ pub enum StoreError {
         layer: String,
         /// The path of the entry as the layer has it.
         entry: String,
-        /// Why it was refused.
+        /// The reason.
         reason: String,
     },
     /// The content does not have the expected digest.
     #[error("{what} is damaged: its digest is {found} but should be {expected}")]
     Digest {
-        /// What was read.
+        /// The damaged content.
         what: String,
         /// The digest that it should have.
         expected: String,
-        /// The digest of what was read.
+        /// The digest of the content.
         found: String,
     },
     /// The registry did not provide the image.
@@ -61,9 +61,9 @@ pub enum StoreError {
     /// The disk has no room for the image.
     #[error("{error}; {room}")]
     Full {
-        /// What could not be done.
+        /// The error of the file system.
         error: Box<StoreError>,
-        /// Where room has to be made, and how much.
+        /// The folder that needs room, and how much.
         room: String,
     },
     /// The caller no longer waits for the result.
@@ -72,9 +72,9 @@ pub enum StoreError {
     /// An error of the file system.
     #[error("{what}: {source}")]
     Io {
-        /// What was done, with the path.
+        /// The failed operation, with the path.
         what: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -112,7 +112,7 @@ impl StoreError {
         }
     }
 
-    /// The same, with how much room has to be made where if the disk is full.
+    /// The same error. If the disk is full, it also names the folder that needs room, and how much.
     pub(in crate::engine) fn with_room(
         self,
         directory: &Path,
@@ -134,7 +134,7 @@ pub(crate) fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), StorageFull | QuotaExceeded)
 }
 
-/// Adds to an I/O error what was being done.
+/// Adds the operation to an I/O error.
 pub(super) trait IoContext<T> {
     fn context(self, what: impl FnOnce() -> String) -> Result<T, StoreError>;
 

@@ -22,10 +22,10 @@ use crate::engine::limits::ByteSize;
 /// The decompressed archive, in the staging directory.
 const ARCHIVE: &str = "archive";
 
-/// A copy of what came from a pipe, there too.
+/// A copy of the content of a pipe, in the same directory.
 const PIPED: &str = "piped";
 
-/// What an archive of a root file system is called in messages.
+/// The name of an archive of a root file system in messages.
 const ROOT_FILE_SYSTEM: &str = "the root file system";
 
 /// Size of the buffer, in bytes.
@@ -38,8 +38,8 @@ impl Store {
     /// - an OCI image layout, as a directory or as a tar archive,
     /// - a tar archive of a root file system, which has no name of its own and needs `name`.
     ///
-    /// An archive may be compressed with gzip or zstd, and may come from a pipe. A `name` replaces the names in the archive. Of an image
-    /// for several platforms, the one for this machine is taken.
+    /// An archive may be compressed with gzip or zstd, and may come from a pipe. A `name` replaces the names in the archive. Of
+    /// an image for several platforms, the one for this machine is taken.
     ///
     /// # Errors
     ///
@@ -101,8 +101,8 @@ impl Store {
         })
     }
 
-    /// The archive, decompressed if necessary, and the path of what was given. What comes from a pipe is copied first: it is
-    /// read more than once.
+    /// The archive, decompressed if necessary, and the path of the given file. The content of a pipe is copied first, because
+    /// it is read more than once.
     fn plain(
         &self,
         path: &Path,
@@ -188,7 +188,7 @@ impl Store {
     }
 }
 
-/// A new file with all that a reader of `path` has.
+/// A new file with everything that a reader of `path` returns.
 fn written(
     reader: &mut dyn Read,
     path: &Path,

@@ -1,4 +1,4 @@
-//! Limits of images, and of what registries send.
+//! Limits of images, and of the answers of registries.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ pub struct Limits {
     pub description: u64,
     /// Layers.
     pub layers: usize,
-    /// How long a registry may take to answer, and how much longer its answer may take than one of 8 KiB/s.
+    /// Timeout for a registry's answer to begin, and how much longer its content may take than at 8 KiB/s.
     pub patience: Duration,
 }
 

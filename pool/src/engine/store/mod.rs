@@ -8,7 +8,7 @@
 //! | `images/<hex>/root` | the root file system of the image with this digest |
 //! | `images/<hex>/image.json` | its description |
 //! | `names.json` | the digest for each name |
-//! | `staging/<uuid>` | what is being fetched, unpacked or removed |
+//! | `staging/<uuid>` | content that is being fetched, unpacked or removed |
 //! | `lock` | held while any of the first three changes |
 //!
 //! An image comes from a [registry](Store::pull), from a [file](Store::import) or from a caller who
@@ -120,8 +120,8 @@ impl Store {
         Self { limits, ..self }
     }
 
-    /// Waits until nothing is in `staging` that this process and clones of this store have put there. What was given up is removed
-    /// in the background.
+    /// Waits until `staging` has nothing left from this process or from clones of this store. Canceled work is cleaned up in
+    /// the background.
     pub async fn settle(&self) {
         self.unfinished.close();
         self.unfinished.wait().await;

@@ -61,9 +61,8 @@ impl Mountpoints {
     }
 }
 
-/// Makes all mount points of a new image that are known already, so that an image without room for them is
-/// refused when it is taken in. Returns the description, in which the volumes have paths without links, and the
-/// inodes of the directories that were made.
+/// Makes all mount points of a new image that are known already, so that an image without room for them is refused at once.
+/// Returns the description, in which the volumes have paths without links, and the inodes of the directories that were made.
 pub(super) fn prepare(
     root: &Root,
     image: &str,
@@ -176,7 +175,7 @@ impl Maker<'_> {
     }
 }
 
-/// What failed, for errors of the file system.
+/// The failed operation, for errors of the file system.
 fn what(image: &str, mountpoint: &Path) -> String {
     format!("can't make the mount point {} in image {image}", mountpoint.display())
 }

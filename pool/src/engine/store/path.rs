@@ -15,7 +15,7 @@ const WHITEOUT: &[u8] = b".wh.";
 const RESERVED: &[u8] = b".wh..wh.";
 const OPAQUE: &[u8] = b".wh..wh..opq";
 
-/// What an entry's path means.
+/// The meaning of an entry's path.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Meaning {
     /// The root itself.

@@ -23,10 +23,10 @@ use crate::engine::limits::ByteSize;
 /// Layers that are fetched at the same time: Docker's default.
 const PARALLEL_LAYERS: usize = 3;
 
-/// How much unpacked layers take, compared with packed ones.
+/// Size of unpacked layers, relative to packed ones.
 const UNPACKED: u64 = 3;
 
-/// What a pull takes while it unpacks layers of this size, which are there until it is done.
+/// Disk space of a pull while it unpacks layers of this size, which are kept until it is done.
 fn needed(packed: u64) -> String {
     match packed {
         0 => "an image takes about four times what its registry says".to_owned(),
@@ -70,14 +70,14 @@ impl Store {
                 .await
             }
             Err(error) => {
-                // What it left is removed before the caller gets the error.
+                // Its files are removed before the caller gets the error.
                 staged.discard().await;
                 Err(error)
             }
         }
     }
 
-    /// Fetches what an image consists of into a staging directory.
+    /// Fetches the parts of an image into a staging directory.
     async fn fetch(
         &self,
         reference: &Reference,

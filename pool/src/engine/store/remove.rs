@@ -25,7 +25,7 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// [`StoreError::Io`] if something can't be removed. Everything else is; the next call tries again what is left.
+    /// [`StoreError::Io`] if something can't be removed. Everything else is removed; the next call tries again.
     pub async fn prune(&self) -> Result<Pruned, StoreError> {
         let store = self.clone();
         run_blocking(move || store.prune_now()).await
@@ -82,7 +82,7 @@ impl Store {
                 Ok(bytes) => pruned.bytes += bytes,
                 Err(error) => {
                     tracing::warn!(
-                        "what is left of an image could not be removed; the next prune tries it again: {error}"
+                        "an image could not be removed completely; the next prune tries again: {error}"
                     );
                     failed = Err(error);
                 }
@@ -91,7 +91,7 @@ impl Store {
         failed.map(|_| pruned)
     }
 
-    /// Staging directories that nobody holds.
+    /// Staging directories that no process holds.
     pub(super) fn dead(&self) -> Result<Vec<Staged>, StoreError> {
         let mut dead = Vec::new();
         for path in listing(&self.staging())? {
@@ -104,7 +104,7 @@ impl Store {
         Ok(dead)
     }
 
-    /// Locks an image that nobody holds.
+    /// Locks an image, unless it is held.
     fn lock_image(&self, digest: &Digest) -> Result<Option<File>, StoreError> {
         let path = self.images().join(digest.hex());
         match lock_directory(&path) {
@@ -113,7 +113,7 @@ impl Store {
         }
     }
 
-    /// Moves an image to `staging`. It stays locked, so that nobody else removes it as garbage.
+    /// Moves an image to `staging`. It stays locked, so that no other process removes it as garbage.
     fn move_to_staging(&self, digest: &Digest, held: File) -> Result<Staged, StoreError> {
         let from = self.images().join(digest.hex());
         let to = self.staging().join(uuid::Uuid::new_v4().to_string());

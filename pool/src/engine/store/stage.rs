@@ -22,7 +22,7 @@ use crate::folders;
 const IMAGE: &str = "image";
 const BROKEN: &str = "broken";
 
-/// What an image that a caller has filled is called in messages.
+/// The name of an image that a caller has filled, in messages.
 const BUILT: &str = "what was built";
 
 /// An unfinished image. Dropping it removes it.
@@ -50,9 +50,9 @@ impl Store {
         run_blocking(move || store.stage_now()).await
     }
 
-    /// Puts a filled image into the store. Its digest is that of its content. Device nodes and the like are
-    /// refused, and so is what stands in the way of a mount point; set-ID bits are removed. The next
-    /// [`Store::prune`] removes an image without names, unless it is [held](Stored::hold).
+    /// Puts a filled image into the store. Its digest is that of its content. Device nodes and other special files are refused,
+    /// and so is anything in the place of a mount point; set-ID bits are removed. The next [`Store::prune`] removes an image
+    /// without names, unless it is [held](Stored::hold).
     ///
     /// # Errors
     ///
@@ -84,7 +84,7 @@ impl Store {
         let directory = self.staging().join(uuid::Uuid::new_v4().to_string());
         let stage = || -> io::Result<Staged> {
             fs::create_dir_all(self.staging())?;
-            // Nobody else may look into an unfinished image.
+            // No other user may look into an unfinished image.
             DirBuilder::new().mode(0o700).create(&directory)?;
             let staged = self
                 .hold(directory.clone())?
@@ -141,7 +141,7 @@ impl Store {
                 fs::create_dir_all(self.images())?;
                 match fs::rename(&directory, staged.directory().join(BROKEN)) {
                     Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                    // If something was there, somebody has deleted a part of it. It goes with the staging directory.
+                    // A damaged image was there, because a part of it was deleted. It goes with the staging directory.
                     _ => {}
                 }
                 fs::rename(&grown, &directory)?;
@@ -169,7 +169,7 @@ impl Store {
         Ok(stored)
     }
 
-    /// Locks a directory of `staging`, unless somebody else has locked it.
+    /// Locks a directory of `staging`, unless another process has.
     pub(super) fn hold(&self, directory: PathBuf) -> io::Result<Option<Staged>> {
         let lock = lock_directory(&directory)?;
         Ok(lock.map(|lock| self.staged(directory, lock)))
@@ -243,13 +243,12 @@ impl Staged {
         Root::open(&self.root()).at("open", &self.root())
     }
 
-    /// The directory for what is fetched before it is unpacked.
+    /// The directory for content that is fetched and not unpacked yet.
     pub(super) fn directory(&self) -> &Path {
         self.guard.as_ref().map_or(Path::new(""), |guard| &guard.directory)
     }
 
-    /// Calls `last`, then removes what is left in `staging`, and returns the result. It is what `last` has done, even if
-    /// something stays.
+    /// Calls `last`, then removes what is left in `staging`, and returns the result of `last`, even if something stays.
     pub(super) fn finish<T>(
         self,
         last: impl FnOnce(&Self) -> Result<T, StoreError>,
@@ -259,7 +258,7 @@ impl Staged {
         done
     }
 
-    /// Gives up the image and removes what is there of it. What stays is removed by the next prune.
+    /// Discards the image and its files. The next prune removes files that stay.
     pub async fn discard(self) {
         // It fails only if the process ends, and then the next prune does it.
         let _ = run_blocking(move || {
@@ -290,7 +289,7 @@ impl Guard {
     fn remove_or_warn(self) {
         if let Err(error) = self.remove() {
             tracing::warn!(
-                "an unfinished image could not be removed; the next prune tries it again: {error}"
+                "an unfinished image could not be removed; the next prune tries again: {error}"
             );
         }
     }
@@ -308,7 +307,7 @@ impl Drop for Staged {
     }
 }
 
-/// Locks a directory exclusively, unless somebody else has locked it.
+/// Locks a directory exclusively, unless another process has.
 pub(super) fn lock_directory(path: &Path) -> io::Result<Option<File>> {
     let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let lock = File::from(open(path, flags, Mode::empty())?);

@@ -114,7 +114,7 @@ impl Held {
         &self.image
     }
 
-    /// Whether the image is still in the store. A lock keeps it there from other servers, but not from whoever deletes files.
+    /// Whether the image is still in the store. A lock protects it from other servers, but not from users who delete files.
     pub fn is_there(&self) -> bool {
         let directory = &self.image.directory;
         let is_same = match (fstat(&self.lock), stat(directory)) {

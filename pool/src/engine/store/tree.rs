@@ -25,7 +25,7 @@ const MAX_STEPS: usize = 1024;
 /// Mode of a directory that has no entry in a layer.
 pub(super) const DIRECTORY_MODE: RawMode = 0o755;
 
-/// What a file is, for people.
+/// The kind of a file, in words.
 pub(super) const fn in_words(kind: FileType) -> &'static str {
     match kind {
         FileType::RegularFile => "file",
@@ -52,7 +52,7 @@ pub(super) struct OpenDirectory {
     pub(super) made: Vec<u64>,
 }
 
-/// What to do about a missing directory.
+/// How a missing directory is treated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum IfMissing {
     Fail,
@@ -184,7 +184,7 @@ pub(super) fn link(directory: &OwnedFd, name: &OsStr) -> io::Result<PathBuf> {
     }
 }
 
-/// What is at a name, if anything.
+/// The status of the file at a name, if there is one.
 pub(super) fn stat(directory: &OwnedFd, name: impl AsRef<Path>) -> io::Result<Option<Stat>> {
     match statat(directory, name.as_ref(), AtFlags::SYMLINK_NOFOLLOW) {
         Ok(stat) => Ok(Some(stat)),
@@ -220,7 +220,7 @@ pub(super) struct Visit<'a> {
     pub(super) node: Node<'a>,
 }
 
-/// What is at a path of a tree.
+/// The node at a path of a tree.
 pub(super) enum Node<'a> {
     /// A directory, before its contents.
     Enter,

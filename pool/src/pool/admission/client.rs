@@ -1,4 +1,4 @@
-//! Who sends requests: what is shared fairly is shared between clients.
+//! Clients, the senders of requests: slots and memory are shared fairly between them.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -12,9 +12,9 @@ use std::sync::Arc;
 pub enum Client {
     /// The only client of a server with one host.
     Host,
-    /// Whoever has a token of this name.
+    /// The holders of a token of this name.
     Token(Arc<str>),
-    /// Whoever calls from there without a token.
+    /// The callers from an address without a token.
     Address(Place),
     /// The server, for what it does without being asked.
     Server,
@@ -27,7 +27,7 @@ const HOST: &str = "host";
 const SERVER: &str = "the server";
 
 impl Client {
-    /// Whoever has a token of this name.
+    /// The client with a token of this name.
     pub fn named(name: &str) -> Self {
         Self::Token(name.into())
     }
@@ -49,7 +49,7 @@ fn is_text_of_another(name: &str) -> bool {
     name == HOST || name.parse::<IpAddr>().is_ok()
 }
 
-/// Where connections come from, as far as addresses tell places apart: who has one of the addresses of a place can have all
+/// The origin of connections, as far as addresses identify it: a client with one of the addresses of a place can have all
 /// of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Place(IpAddr);

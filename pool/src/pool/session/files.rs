@@ -15,7 +15,7 @@ use crate::sandbox::{Armed, Sandbox};
 /// Longest time for listing or reading files.
 const FILES_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Lists them, and tells whether those are all.
+/// Lists them. The answer is true if those are all.
 pub(super) async fn list(
     sandbox: &mut Sandbox<Armed>,
 ) -> Result<(Vec<ChangedFile>, bool), SessionError> {

@@ -1,4 +1,4 @@
-//! What a fuzzer calls of sessions.
+//! The part of sessions that a fuzzer calls.
 
 use std::time::Duration;
 
@@ -8,11 +8,11 @@ use super::output::CellOutput;
 use super::{CellRequest, ShownThing};
 use crate::run::workspace::{WorkspaceBuilder, WorkspaceLimits};
 
-/// What the server keeps of frames that come while a cell runs, which may show so many bytes.
+/// The things that the server keeps from the frames of a cell, which may show up to `most` bytes.
 ///
 /// # Errors
 ///
-/// When the server would say that the runner has broken the protocol.
+/// When the runner has broken the protocol.
 pub fn shown(frames: &[u8], most: u64) -> Result<Vec<ShownThing>, WireError> {
     let mut output = CellOutput::new(&CellRequest {
         run: CellRun::Code { typescript: false, columns: None },

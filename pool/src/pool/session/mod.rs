@@ -1,6 +1,6 @@
 //! Sessions: a sandbox that is taken from its pool for one client, and serves one cell after the other until it ends.
 //!
-//! A task of its own holds the sandbox, so that a caller who goes away takes nothing with it: the task has the runner undo the cell.
+//! A task holds the sandbox, so that a caller that goes away takes nothing with it: the task has the runner undo the cell.
 //! A moment after the last answer it freezes the sandbox, and the next call thaws it. As long as the sandbox is
 //! thawed, the session has one of the slots for requests.
 
@@ -39,7 +39,7 @@ pub use self::done::Done;
 pub use self::end::{EndReason, LossError, ProgramEnd};
 pub(crate) use self::opening::{begin, open};
 
-/// Calls of one session that may wait for each other.
+/// Maximum number of calls of one session that wait.
 const MAX_WAITING: usize = 8;
 
 /// Path of the program that runs the cells of an interpreter. A command that ends with it starts the kernel of a session.
@@ -50,23 +50,23 @@ pub const fn kernel_path(interpreter: Interpreter) -> &'static str {
     }
 }
 
-/// What a session is to be.
+/// The description of a new session.
 #[derive(Debug, Clone)]
 pub struct SessionRequest {
-    /// What runs cells of code, if the language has that.
+    /// The kernel that runs cells of code, if the language has one.
     pub kernel: Option<KernelCommand>,
-    /// What its sandbox may use.
+    /// Limits of its sandbox.
     pub resources: Resources,
     /// The set of packages that its cells can import from, if any.
     pub packages: Option<Arc<PackageSet>>,
-    /// Most checkpoints that are kept. Each is a process of the sandbox.
+    /// Maximum number of checkpoints. Each is a process of the sandbox.
     pub checkpoints: u32,
 }
 
-/// How a kernel is started.
+/// The command of a kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KernelCommand {
-    /// Which interpreter it is.
+    /// Its interpreter.
     pub interpreter: Interpreter,
     /// The command that starts it: that of the language, for [`kernel_path`].
     pub argv: Vec<String>,
@@ -81,14 +81,14 @@ pub struct KernelCommand {
 pub struct OpenedSession {
     /// The interpreter of its cells and the version, if it has one.
     pub interpreter: Option<String>,
-    /// Whether that had waited.
+    /// Whether that was started ahead.
     pub preloaded: bool,
 }
 
-/// What to run in a session.
+/// A call that runs something in a session.
 #[derive(Debug, Clone)]
 pub struct CellRequest {
-    /// How.
+    /// The kind of call.
     pub run: CellRun,
     /// The files that come with it.
     pub workspace: Workspace,
@@ -98,9 +98,9 @@ pub struct CellRequest {
     pub input: Vec<u8>,
     /// From its start to its end.
     pub timeout: Duration,
-    /// How much of its output is kept.
+    /// Limits of the output that is kept.
     pub output: OutputLimits,
-    /// Most bytes of what it shows.
+    /// Maximum size of the things that it shows, in bytes.
     pub shown: u64,
     /// Which of the files that it creates or changes are returned, if any.
     pub files: Option<WantedFiles>,
@@ -108,26 +108,26 @@ pub struct CellRequest {
     pub watch: Option<Watch>,
 }
 
-/// What became of a cell.
+/// The outcome of a cell.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CellOutcome {
     /// Number of the cell in its session, beginning with one.
     pub cell: u32,
     /// The same as of a program.
     pub outcome: Outcome,
-    /// How code ended, as its kernel says; `None` for a program.
+    /// The end of code, as its kernel reports it; `None` for a program.
     pub end: Option<CellEnd>,
-    /// What the cell has shown, in order.
+    /// The things that the cell has shown, in order.
     pub shown: Vec<ShownThing>,
-    /// Things that it has shown and that are missing, all or in one of their forms, because they are too large together.
+    /// Number of things that it has shown and that are missing, all or in one of their forms, because they are too large together.
     pub shown_dropped: u32,
-    /// How many cells were undone: the variables are as before them.
+    /// Number of cells that were undone: the variables are as before them.
     pub undone: u32,
     /// Why there was no checkpoint before the cell, if there was none.
     pub no_checkpoint: Option<NoCheckpoint>,
-    /// How many cells can be rewound.
+    /// Number of cells that can be rewound.
     pub checkpoints: u32,
-    /// What processes and threads of earlier cells have printed since the last answer.
+    /// Output of processes and threads of earlier cells since the last answer.
     pub background: Vec<u8>,
     /// Bytes that are missing there.
     pub background_dropped: u64,
@@ -144,9 +144,9 @@ pub struct CellTimes {
     pub queue: Duration,
     /// Whether the sandbox was frozen.
     pub was_frozen: bool,
-    /// Unpacking its files, as the runner tells.
+    /// Unpacking its files, as the runner reports.
     pub unpack: Duration,
-    /// Until it began, as the runner tells: the checkpoint, or the start of a program.
+    /// Until it began, as the runner reports: the checkpoint, or the start of a program.
     pub begin: Duration,
     /// From the first byte sent to the last received.
     pub total: Duration,
@@ -221,9 +221,9 @@ pub enum FileReadError {
 #[derive(Debug)]
 pub struct Session {
     commands: mpsc::Sender<Asked>,
-    /// Whose turn it is, in the order in which they came. Who waits for it holds what it wants to send.
+    /// The turn to send, which calls get in the order of their arrival. A call that waits for it holds its command.
     turn: Arc<Semaphore>,
-    /// How many wait for their turn.
+    /// Number of calls that wait for their turn.
     waiting: AtomicUsize,
     shared: Arc<State>,
     /// Ends the session when it is dropped.
@@ -232,7 +232,7 @@ pub struct Session {
     image: String,
 }
 
-/// What the task of a session tells.
+/// The state of a session, as its task sets it.
 #[derive(Debug)]
 pub(crate) struct State {
     end: CancellationToken,
@@ -245,14 +245,14 @@ pub(crate) struct State {
     measured: Notify,
 }
 
-/// What the task of a session is asked to do, by the one whose turn it is.
+/// A command for the task of a session, from the call that has the turn.
 pub(crate) struct Asked {
     pub(crate) command: Command,
     /// The next one comes when this is dropped.
     pub(crate) turn: OwnedSemaphorePermit,
 }
 
-/// What the task of a session can do. Whoever drops the receiver of the answer does not wait anymore.
+/// The commands of a session's task. A caller that drops the receiver of the answer no longer waits.
 pub(crate) enum Command {
     Cell {
         request: Box<CellRequest>,
@@ -277,7 +277,7 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// Whether somebody waits for the answer.
+    /// Whether the caller waits for the answer.
     pub(crate) fn is_wanted(&self) -> bool {
         !match self {
             Self::Cell { answer, .. } => answer.is_closed(),
@@ -287,7 +287,7 @@ impl Command {
         }
     }
 
-    /// Waits until nobody waits for the answer.
+    /// Waits until the caller no longer waits for the answer.
     pub(crate) async fn unwanted(&mut self) {
         match self {
             Self::Cell { answer, .. } => answer.closed().await,
@@ -297,7 +297,7 @@ impl Command {
         }
     }
 
-    /// Answers that it is not done. The receiver may be gone, which is fine.
+    /// Answers with an error. The receiver may be gone, which is fine.
     pub(crate) fn refuse(self, error: AdmissionError) {
         let error = error.into();
         match self {
@@ -321,7 +321,7 @@ impl Session {
     }
 
     /// Runs a cell. A second one waits for the first. Dropping the future undoes the cell, if that is possible. Once the
-    /// cell has been sent to the sandbox, `done` is told its end, whether somebody waits for it or not.
+    /// cell has been sent to the sandbox, `done` is called with its end, even if the caller has gone away.
     ///
     /// # Errors
     ///
@@ -332,15 +332,15 @@ impl Session {
         done: impl FnOnce(&Result<CellOutcome, SessionError>) + Send + 'static,
     ) -> Result<CellOutcome, SessionError> {
         let gone = CancellationToken::new();
-        // Told by being dropped, whatever becomes of this future.
+        // It is cancelled when this future is dropped.
         let _guard = gone.clone().drop_guard();
         let (request, done) = (Box::new(request), Box::new(done));
         self.ask(|answer| Command::Cell { request, gone, done, answer }).await
     }
 
-    /// Goes back to before so many cells of code. Returns how many were undone, and how many more can be: none, if there is no
-    /// checkpoint before that cell. Dropping the future before its turn has come changes nothing, and later it does not stop it:
-    /// then only `done` is told the end.
+    /// Undoes the last cells of code. Returns the numbers of cells that were undone and that can be undone after that: zero, if
+    /// there is no checkpoint before the first of them. Dropping the future before its turn has come changes nothing. Later it does
+    /// not stop the rewinding: then only `done` is called with the end.
     ///
     /// # Errors
     ///
@@ -355,7 +355,7 @@ impl Session {
         Ok((rewound.cells, rewound.checkpoints))
     }
 
-    /// Lists the files of the workspace, and tells whether that is all of them.
+    /// Lists the files of the workspace. The answer is true if those are all.
     ///
     /// # Errors
     ///
@@ -382,7 +382,7 @@ impl Session {
         self.ask(|answer| Command::Read { path, offset, length, answer }).await
     }
 
-    /// Interrupts the cell that runs. Tells whether one does.
+    /// Interrupts the cell that runs. Returns whether one does.
     pub fn interrupt(&self) -> bool {
         let is_running = self.is_running();
         if is_running {
@@ -396,7 +396,7 @@ impl Session {
         self.running_since().is_some()
     }
 
-    /// Since when a cell runs, if one does.
+    /// The beginning of the cell that runs, if one does.
     pub fn running_since(&self) -> Option<Instant> {
         *lock(&self.shared.running_since)
     }
@@ -411,7 +411,7 @@ impl Session {
         self.shared.memory.load(Ordering::Relaxed)
     }
 
-    /// Waits until it was frozen and its memory is known anew. For one task.
+    /// Waits until it was frozen and its memory was measured. Only one task may wait.
     pub async fn measured(&self) {
         self.shared.measured.notified().await;
     }
@@ -438,7 +438,7 @@ impl Session {
         &self,
         command: impl FnOnce(oneshot::Sender<Result<T, SessionError>>) -> Command,
     ) -> Result<T, SessionError> {
-        // It has ended if nobody takes turns or commands anymore.
+        // When the session has ended, turns and commands are no longer taken.
         let Some(turn) = self.turn().await? else { return Err(self.ended_error().await) };
         let (sender, answer) = oneshot::channel();
         let asked = Asked { command: command(sender), turn };

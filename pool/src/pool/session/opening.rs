@@ -1,4 +1,4 @@
-//! How a session begins: its kernel gets ready, and a task takes its sandbox.
+//! The beginning of a session: its kernel gets ready, and a task takes its sandbox.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex};
@@ -18,14 +18,14 @@ use crate::run::Prepared;
 use crate::run::exchange::{RunnerReport, Step, exchange, message};
 use crate::sandbox::{Armed, Sandbox};
 
-/// How long a kernel may take to get ready: longer than the runner allows it.
+/// Longest time for a kernel to get ready: longer than the runner allows it.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(25);
 
 /// Makes a session of a sandbox that can take a job.
 ///
 /// # Errors
 ///
-/// Why it does not become one.
+/// See [`SessionError`].
 pub(crate) async fn open(
     sandbox: &mut Sandbox<Armed>,
     request: &SessionRequest,
@@ -59,7 +59,7 @@ pub(crate) async fn open(
     }
 }
 
-/// Begins to serve a session in its sandbox, for the client whose slot it is.
+/// Begins to serve a session in its sandbox, for the client that has the slot.
 pub(crate) fn begin(
     sandbox: Sandbox<Armed>,
     opened: Opened,
@@ -79,7 +79,7 @@ pub(crate) fn begin(
         memory: AtomicU64::new(opened.memory.unwrap_or(0).min(limit)),
         measured: Notify::new(),
     });
-    // Whose turn it is sends, so there is at most one.
+    // Only the call that has the turn sends, so there is at most one.
     let (commands, received) = mpsc::channel(1);
     let turn = Arc::new(Semaphore::new(1));
     let task = Task {

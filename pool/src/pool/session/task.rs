@@ -46,7 +46,7 @@ const FREEZE_TRIES: u32 = 12;
 /// Longest time from the first byte sent to the start of a cell: its files, a checkpoint, a kernel that does not answer.
 const START_TIMEOUT: Duration = Duration::from_secs(35);
 
-/// How much longer than a cell's own time the server waits: it is interrupted, killed, undone and reported.
+/// Time that the server waits for the report after a cell's own time: it is interrupted, killed, undone and reported.
 const REPORT_GRACE: Duration = Duration::from_secs(15);
 
 /// Longest time for rewinding.

@@ -45,7 +45,7 @@ impl Bystander {
         Groups(groups.filter(|group| group.is_dir()).collect())
     }
 
-    /// What is a sandbox's process 1, if it has one.
+    /// Process 1 of a sandbox, if it has one.
     pub(crate) fn first_process(&self, sandbox: &str) -> Option<Process> {
         let mut processes = self.groups(sandbox).processes().into_iter();
         processes.find(|process| process.inner_pid() == Some(1))

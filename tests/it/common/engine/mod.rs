@@ -59,7 +59,7 @@ impl Kind {
     }
 }
 
-/// What a sandbox does.
+/// The state of a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum State {
     Running,
@@ -75,14 +75,14 @@ pub(crate) struct Sandbox {
     pub(crate) state: State,
 }
 
-/// What a sandbox may use.
+/// The limits of a sandbox.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Limits {
     pub(crate) memory: u64,
     pub(crate) processes: u64,
 }
 
-/// What the tests ask of an engine, past the server.
+/// An engine as the tests see it, without the server.
 #[async_trait]
 pub(crate) trait Engine: Send + Sync {
     fn kind(&self) -> Kind;

@@ -1,6 +1,6 @@
 //! Building an image: a script runs in a copy of another image's root, and the result becomes an image.
 //!
-//! The script is the operator's, but the packages that it installs are strangers' code. So it runs in a sandbox,
+//! The script is the operator's, but the packages that it installs are not trusted. So it runs in a sandbox,
 //! too: with users of its own, of which one is root there, with a sandbox's system calls and with limits. Unlike
 //! a program it can write to the root, and it has a network.
 
@@ -41,11 +41,10 @@ pub struct ImageBuild<'a> {
 }
 
 impl EmbeddedEngine {
-    /// Whether this user can build images on this machine: what sandboxes need, and what only builds need.
+    /// Whether this user can build images on this machine. Builds have requirements beyond those of sandboxes.
     ///
     /// # Errors
-    ///
-    /// What is missing, and what to do about it.
+    /// The missing requirement, and how to fix it.
     pub fn can_build_images(&self) -> Result<(), EngineError> {
         self.host()
             .and_then(Self::ids_of_build)
@@ -96,7 +95,7 @@ impl EmbeddedEngine {
         let staged = staged.begin_build(CONTEXT).await.map_err(store_failed)?;
         let context_folder = staged.root().join(CONTEXT);
         let ImageBuild { name, context, description, .. } = build;
-        let unpacked = self.tasks.spawn_blocking(move || -> io::Result<()> {
+        let unpacked = self.blocking(move || {
             let network = context_folder.join(NETWORK);
             for (name, path) in spec::NETWORK_FILES {
                 let content = match path {
@@ -108,7 +107,7 @@ impl EmbeddedEngine {
             }
             tar::Archive::new(context.as_slice()).unpack(&context_folder)
         });
-        unpacked.await.map_err(io::Error::other).flatten().map_err(|error| failed(&error))?;
+        unpacked.await.map_err(|error| failed(&error))?;
 
         self.write_shared().map_err(|error| failed(&error))?;
         let paths = LauncherPaths {
@@ -156,8 +155,8 @@ impl EmbeddedEngine {
         format!("{}{BUILDS}", self.instance)
     }
 
-    /// Removes what builds have left whose future was dropped, and builds, tools and templates whose server has ended: their
-    /// processes, and their groups.
+    /// Removes the processes and groups of builds whose future was dropped, and of builds, tools and templates whose server has
+    /// ended.
     pub(super) async fn remove_builds(
         &self,
         groups: &Hierarchies,
@@ -167,8 +166,7 @@ impl EmbeddedEngine {
         left.retain(|(instance, _)| labels::is_auxiliary(instance) && is_dead(instance));
         let left: Vec<_> =
             left.iter().map(|(instance, name)| Cgroup::new(groups, instance, name)).collect();
-        let removed = self.tasks.spawn_blocking(move || left.iter().try_for_each(Cgroup::remove));
-        removed.await.map_err(io::Error::other).flatten()
+        self.blocking(move || left.iter().try_for_each(Cgroup::remove)).await
     }
 
     /// Starts the script, passes on its output until it ends or reaches a limit, and removes its sandbox.
@@ -192,8 +190,7 @@ impl EmbeddedEngine {
         // The script may have ended because of it.
         let reached = group.as_ref().and_then(Cgroup::reached);
         let process = std::sync::Arc::new(process);
-        let removed = self.tasks.spawn_blocking(move || live::remove(Some(process), group));
-        removed.await.map_err(io::Error::other).flatten()?;
+        self.blocking(move || live::remove(Some(process), group)).await?;
         if let Ok(Host { groups: Some(groups), .. }) = &self.host {
             groups.remove_instance(&self.building())?;
         }

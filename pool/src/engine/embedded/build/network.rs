@@ -37,15 +37,14 @@ impl BuildNetwork {
     /// Connects the network namespace of a process, and waits until that works.
     ///
     /// # Errors
-    ///
-    /// If the program is not installed, or what it says.
+    /// If the program is not installed, or its own error.
     pub(super) async fn connect(process: &OwnedFd) -> io::Result<Self> {
         let namespaces = pidfd::directory(process)?.join("ns").display().to_string();
         let mut process = Command::new(PROGRAM)
             .args(["--configure", "--mtu=65520", "--disable-host-loopback"])
             // Its own name server leads to the machine's, even if that is on loopback.
             .arg("--disable-dns")
-            // It reads a stranger's packets, so it gives up its rights first.
+            // It reads untrusted packets, so it gives up its rights first.
             .args(["--enable-sandbox", "--enable-seccomp", "--exit-fd=0", "--ready-fd=1"])
             .arg(format!("--userns-path={namespaces}/user"))
             .args(["--netns-type=path", &format!("{namespaces}/net"), "tap0"])
@@ -86,7 +85,7 @@ fn not_started(error: io::Error) -> io::Error {
     }
 }
 
-/// Waits for its first byte on standard output, where it says that it is ready.
+/// Waits for its first byte on standard output, which means that it is ready.
 async fn is_ready(process: &mut Child) -> io::Result<()> {
     let (Some(output), Some(errors)) = (&mut process.stdout, &mut process.stderr) else {
         return Err(io::ErrorKind::BrokenPipe.into());

@@ -1,4 +1,4 @@
-//! The output of a build, which is that of strangers' programs: limited, and without control characters.
+//! The output of a build, which is not trusted: limited, and without control characters.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -57,8 +57,7 @@ async fn next_line(stream: &mut (impl AsyncBufRead + Unpin)) -> io::Result<Optio
     }
 }
 
-/// A line in which what could steer a terminal is replaced. A tab stays, and so does what a program drew before
-/// a carriage return, without the return.
+/// A line without control characters, which could control a terminal. Tabs stay, and so does text before a carriage return.
 fn printable(line: &[u8]) -> String {
     let line = String::from_utf8_lossy(line);
     let shown = |letter: char| match letter {

@@ -1,8 +1,6 @@
-//! The rules for devices in control groups of version 2: a program of the kernel's, attached to the group of an
-//! instance and so to those of all its sandboxes. With version 1, `libcontainer` writes the same rules into files.
-//!
-//! They are a second wall. No file system that a sandbox can write to lets a device be opened, and no process in it
-//! may make one.
+//! The rules for devices in control groups of version 2: a program of the kernel's, attached to the group of an instance and so
+//! to those of all its sandboxes. With version 1, `libcontainer` writes the same rules into files. They are a second layer of
+//! defence. No file system that a sandbox can write to lets a device be opened, and no process in it may make one.
 
 use std::fs::File;
 use std::io;
@@ -11,8 +9,8 @@ use std::path::Path;
 
 use syscalls::{Sysno, syscall};
 
-/// Character devices that can be opened: null, zero, full, random, urandom, the terminal of a process, what makes
-/// terminals, and those. Without a second number, all with the first.
+/// Character devices that can be opened: null, zero, full, random, urandom, the terminal of a process, the multiplexer of
+/// terminals, and terminals. Without a second number, all with the first.
 const ALLOWED: [(i32, Option<i32>); 8] = [
     (1, Some(3)),
     (1, Some(5)),
@@ -35,7 +33,7 @@ const CHARACTER_DEVICE: i32 = 2;
 /// The access of a process that makes a node, and doesn't open it.
 const MAKE: i32 = 1;
 
-/// What an instruction does, without the registers and numbers.
+/// The operation of an instruction, without its registers and numbers.
 #[derive(Clone, Copy)]
 #[repr(u8)]
 enum Operation {
@@ -52,7 +50,7 @@ enum Operation {
 /// An instruction, as the kernel takes it.
 type Instruction = [u8; 8];
 
-// Registers: the result, what the kernel says about an access, and what we take from it.
+// Registers: the result, the kernel's description of an access, and the parts of it.
 const RESULT: u8 = 0;
 const CONTEXT: u8 = 1;
 const KIND: u8 = 2;
@@ -101,7 +99,7 @@ fn program() -> Vec<Instruction> {
     program
 }
 
-/// The arguments that load a program (`union bpf_attr`). What is not here is zero.
+/// The arguments that load a program (`union bpf_attr`). All others are zero.
 #[repr(C)]
 #[derive(Default)]
 struct Loaded {

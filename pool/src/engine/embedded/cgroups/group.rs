@@ -15,6 +15,7 @@ use super::hierarchies::{
     CGROUP_MOUNT, Hierarchies, V2_FREEZER, Version, or_if_gone, remove_directory,
 };
 use crate::engine::SandboxState;
+use crate::engine::embedded::at;
 use crate::engine::limits::{LimitKind, Resources};
 
 /// How often the state of the freezer is checked, and how often freezing is tried. A group in which
@@ -65,7 +66,7 @@ impl Cgroup {
         }
     }
 
-    /// Makes the groups that limit memory and processes, with those above them, where no sandbox is made from them.
+    /// Makes the groups that limit memory and processes, with their parents, for processes outside of sandboxes.
     pub(crate) fn make(&self) -> io::Result<()> {
         self.hierarchies.make_limiting(&self.path)
     }
@@ -84,8 +85,7 @@ impl Cgroup {
 
     fn write(&self, controller: &str, name: &str, value: &str) -> io::Result<()> {
         let file = self.file(controller, name)?;
-        fs::write(&file, value)
-            .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", file.display())))
+        fs::write(&file, value).map_err(at(&file))
     }
 
     fn read(&self, controller: &str, name: &str) -> io::Result<String> {
@@ -194,7 +194,7 @@ impl Cgroup {
         }
     }
 
-    /// The limit that the processes have run into since the group was made, if there is one.
+    /// The limit that the processes have reached since the group was made, if any.
     pub(crate) fn reached(&self) -> Option<LimitKind> {
         let (killed, refused) = match self.hierarchies.version {
             Version::One => (("memory", "memory.oom_control"), ("pids", "pids.events")),
@@ -286,7 +286,7 @@ impl Cgroup {
         Ok(Some(pids))
     }
 
-    /// What counts towards the limit of memory now, in bytes.
+    /// Bytes that count towards the limit of memory now.
     pub(crate) fn used_memory(&self) -> io::Result<u64> {
         let (controller, file) = match self.hierarchies.version {
             Version::One => ("memory", "memory.usage_in_bytes"),
@@ -296,7 +296,7 @@ impl Cgroup {
     }
 
     /// Proportional memory (PSS) of all processes, in bytes: what several processes share counts for each of them in equal
-    /// parts. What ends meanwhile takes nothing.
+    /// parts. Processes that end meanwhile count as zero.
     pub(crate) fn proportional_memory(&self) -> u64 {
         let pids = self.pids().unwrap_or_default();
         pids.into_iter().filter_map(proportional_memory).sum()

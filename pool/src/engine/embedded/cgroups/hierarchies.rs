@@ -11,6 +11,7 @@ use rustix::mount::{MountFlags, mount, mount_remount};
 use serde::{Deserialize, Serialize};
 
 use super::devices;
+use crate::engine::embedded::at;
 
 /// Where control groups are usually mounted, and where launchers mount version 2.
 pub(crate) const CGROUP_MOUNT: &str = "/sys/fs/cgroup";
@@ -79,9 +80,7 @@ impl Hierarchies {
         let server = base.join(SERVER_GROUP);
         fs::create_dir_all(&server)
             .and_then(|()| fs::write(server.join("cgroup.procs"), "0"))
-            .map_err(|error| {
-                io::Error::new(error.kind(), format!("{}: {error}", base.display()))
-            })?;
+            .map_err(at(&base))?;
         for controller in CONTROLLERS {
             // `missing` reports the controllers that could not be enabled.
             let _ = fs::write(base.join("cgroup.subtree_control"), format!("+{controller}"));
@@ -142,9 +141,7 @@ impl Hierarchies {
     pub(crate) fn missing(&self) -> io::Result<Vec<&'static str>> {
         let make = |mount: &Path| {
             let root = mount.join(self.root());
-            make_group(&root).map(|_| ()).map_err(|error| {
-                io::Error::new(error.kind(), format!("{}: {error}", root.display()))
-            })
+            make_group(&root).map(|_| ()).map_err(at(&root))
         };
         let mut missing = Vec::new();
         match self.version {
@@ -220,7 +217,7 @@ impl Hierarchies {
             let mut group = self.mount(controller)?.join(&self.base);
             for name in path.strip_prefix(&self.base).unwrap_or(path) {
                 if self.version == Version::Two {
-                    // What could not be enabled can't be limited, which is told then.
+                    // A controller that could not be enabled can't limit, which is reported later.
                     for controller in ["+memory", "+pids"] {
                         let _ = fs::write(group.join("cgroup.subtree_control"), controller);
                     }
@@ -261,9 +258,9 @@ fn make_group(path: &Path) -> io::Result<bool> {
     Ok(is_new)
 }
 
-/// Tells the kernel to favour changes of control groups (`favordynmods` in its documentation of them). Otherwise
-/// a process that moves into a group waits until every CPU has passed a calm moment, which takes 8 ms. It holds for
-/// the whole machine: with kernels before 6.18 as long as the mount is there, with later ones until they end.
+/// Tells the kernel to favour changes of control groups (`favordynmods` in its documentation of them). Otherwise a process that
+/// moves into a group waits until every CPU has passed a quiescent state, which takes 8 ms. It holds for the whole machine:
+/// with kernels before 6.18 as long as the mount is there, with later ones until they end.
 ///
 /// # Errors
 ///
@@ -279,7 +276,7 @@ pub(crate) fn favor_changes(version: Version, point: &Path) -> io::Result<()> {
             mount("none", point, "cgroup", flags, &*options)?;
         }
         Version::Two => {
-            // What is not named again would be taken back.
+            // Options that are not named again would be reset.
             let options = options_of_version_two(&fs::read_to_string("/proc/self/mountinfo")?);
             let options = options.ok_or_else(not_mounted)?;
             if !options.split(',').any(|found| found == option) {
@@ -300,7 +297,7 @@ fn options_of_version_two(mountinfo: &str) -> Option<String> {
     options.map(|options| options.split(',').filter(is_other).collect::<Vec<_>>().join(","))
 }
 
-/// What is missing without these rules is only a second wall.
+/// Without these rules only a second layer of defence is missing.
 fn restrict_devices(group: &Path) {
     match devices::restrict(group) {
         Ok(()) => {}
@@ -405,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn everybody_can_enter_a_group_whatever_the_umask_was() {
+    fn every_user_can_enter_a_group_whatever_the_umask_was() {
         let mount = tempfile::tempdir().unwrap();
         let group = mount.path().join("isolator");
         let mode = || fs::metadata(&group).unwrap().permissions().mode() & 0o777;

@@ -1,4 +1,4 @@
-//! The binder: a fork of the launcher that brings sets of packages into sandboxes.
+//! The binder: a fork of the launcher that mounts sets of packages in sandboxes.
 //!
 //! A request waits for its set, so this must not wait until the launcher has made the sandbox that it is making. The binder
 //! mounts the set where the launcher's mounts are, goes into the sandbox's mounts for two system calls, and returns. Nothing in the
@@ -89,7 +89,7 @@ fn mount(set: &Path) -> io::Result<OwnedFd> {
 pub(in crate::engine::embedded) fn layers(set: &Path) -> Option<String> {
     let is_plain = |part: Component<'_>| {
         let Component::Normal(part) = part else { return false };
-        // What would end the path, or the option, in an overlay's.
+        // Characters that would end the path, or the option, of an overlay.
         !part.as_encoded_bytes().iter().any(|byte| b":,\\".contains(byte))
     };
     let is_path = set.components().next().is_some() && set.components().all(is_plain);
@@ -97,7 +97,7 @@ pub(in crate::engine::embedded) fn layers(set: &Path) -> Option<String> {
     is_path.then(|| format!("{}:{EMPTY}", path.display()))
 }
 
-/// Puts it where it belongs, as seen from inside the sandbox.
+/// Moves it to its mount point, as seen from inside the sandbox.
 fn place(mounted: &OwnedFd) -> io::Result<()> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;

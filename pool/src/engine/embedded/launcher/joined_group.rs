@@ -7,7 +7,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::engine::embedded::cgroups;
+use crate::engine::embedded::{at, cgroups};
 
 /// A group that the launcher has joined. It must [leave](Self::leave) it again.
 #[must_use]
@@ -33,6 +33,5 @@ impl JoinedGroup {
 }
 
 fn move_to(group: &Path) -> io::Result<()> {
-    let moved = fs::write(group.join("cgroup.procs"), "0");
-    moved.map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", group.display())))
+    fs::write(group.join("cgroup.procs"), "0").map_err(at(group))
 }

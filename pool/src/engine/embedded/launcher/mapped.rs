@@ -19,7 +19,7 @@ use crate::engine::embedded::host::Ids;
 /// From `linux/mount.h`.
 const MOUNT_ATTR_IDMAP: u64 = 0x0010_0000;
 
-/// The user who owns the namespace: whoever makes the mount.
+/// The user who owns the namespace: the one that makes the mount.
 const ROOT: u32 = 0;
 
 /// Mounts a directory at another path, with its files owned by the users that `ids` are in a namespace.

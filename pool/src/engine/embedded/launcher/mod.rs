@@ -66,8 +66,8 @@ pub(super) const ROOTLESS: &str = "rootless";
 /// The argument of the inner process.
 const INNER: &str = "inner";
 
-/// Where the launcher mounts what sandboxes are made from. Every system has this directory, and the launcher,
-/// which has its own mount namespace, does not need what was in it.
+/// The directory in which the launcher mounts the parts of sandboxes. Every system has it, and the launcher, which has its own
+/// mount namespace, does not need its content.
 const VIEW: &str = "/tmp";
 
 /// Where `libcontainer` keeps the state of its containers.
@@ -115,7 +115,7 @@ pub fn run(arguments: &[String], log: impl FnOnce()) -> Option<ExitCode> {
     })
 }
 
-/// If nobody can be told, the sandboxes must be made all the same.
+/// An error of standard error is ignored: the sandboxes must be made all the same.
 fn complain(message: &str) {
     let _ = writeln!(io::stderr(), "{}", escaped(message));
 }
@@ -150,19 +150,19 @@ fn become_root_of_a_namespace() -> io::Result<()> {
 
 fn enter_namespaces() -> io::Result<()> {
     unshare(UnshareFlags::NEWPID | UnshareFlags::NEWNS)?;
-    // What is unmounted on the host must not stay mounted here, and nothing propagates back.
+    // Mounts that the host removes must not stay here, and nothing propagates back.
     let slave = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
     Ok(mount_change("/", slave)?)
 }
 
 #[allow(unsafe_code)]
 fn unshare(namespaces: UnshareFlags) -> io::Result<()> {
-    // SAFETY: the process has a single thread and shares its descriptors with nobody.
+    // SAFETY: the process has a single thread and shares its descriptors with no other.
     Ok(unsafe { unshare_unsafe(namespaces) }?)
 }
 
 fn inner() -> io::Result<()> {
-    // Nobody inside a namespace can kill its process 1; this signal comes from outside.
+    // No process inside a namespace can kill its process 1; this signal comes from outside.
     set_parent_process_death_signal(Some(Signal::KILL))?;
     // Otherwise sandboxes would keep the groups of the server's user.
     set_thread_groups(&[])?;
@@ -234,7 +234,7 @@ fn mount_paths(paths: &LauncherPaths) -> io::Result<()> {
     Ok(())
 }
 
-/// Unmounts what no sandbox is made from. Every sandbox begins with a copy of all mounts, and `libcontainer` reads the
+/// Unmounts everything that sandboxes don't need. Every sandbox begins with a copy of all mounts, and `libcontainer` reads the
 /// list of them a dozen times for each.
 fn unmount_the_rest() -> io::Result<()> {
     // The kernel mounts those of a sandbox only where it sees the machine's.
@@ -431,7 +431,7 @@ impl Launcher {
             Ok((stream, pipe_with(PipeFlags::CLOEXEC)?))
         };
         let ((ours, theirs), (log, their_log)) = prepare()?;
-        // What a template prints is no message.
+        // The output of a template is no message.
         let their_output = if is_template { &their_log } else { &theirs };
         let their_output = their_output.try_clone()?;
         let programs = if is_template { &self.filters.template } else { &self.filters.program };
@@ -488,7 +488,7 @@ fn remove_folder(folder: &Path) {
     }
 }
 
-/// What a log holds now, on one line.
+/// The current content of a log, on one line.
 fn read_log(log: &OwnedFd) -> String {
     let mut said = vec![0; MAX_LOG];
     let read = rustix::io::ioctl_fionbio(log, true)

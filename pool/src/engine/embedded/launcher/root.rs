@@ -33,8 +33,7 @@ impl SandboxMounts {
     /// Mounts an image for a sandbox, with a writable layer if it has one.
     ///
     /// # Errors
-    ///
-    /// The kernel's, with what could not be mounted.
+    /// The kernel's, with the options of the mount.
     pub(super) fn new(name: &str, image: &Path, layer: Option<WritableLayer>) -> io::Result<Self> {
         let root = layout::root_of(name);
         let folder = root.parent().unwrap_or(&root).to_owned();
@@ -62,8 +61,8 @@ impl SandboxMounts {
         Ok(mounted)
     }
 
-    /// Takes from everybody the right to read a program, of which the first that is there is meant. It can still be
-    /// started. The root must be writable.
+    /// Removes every user's right to read a program: the first of these paths that exists. It can still be started. The root
+    /// must be writable.
     pub(super) fn hide_program(&self, paths: &[PathBuf]) -> io::Result<()> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = open(&self.points[0], flags, Mode::empty())?;

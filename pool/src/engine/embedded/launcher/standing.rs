@@ -19,11 +19,11 @@ const UMASK: Mode = Mode::WGRP.union(Mode::WOTH);
 /// The kernel's default for ordinary processes, in nanoseconds.
 const TIMER_SLACK: u64 = 50_000;
 
-/// The chance to be killed for want of memory. The server may have a lower one than usual, and programs have a higher one
+/// The chance to be killed when memory runs out. The server may have a lower one than usual, and programs have a higher one
 /// of their own.
 const OOM_SCORE_FILE: &str = "/proc/self/oom_score_adj";
 
-/// Sets all of it back. Returns what programs have of the server all the same, because the kernel refuses to change it.
+/// Resets all of it. Returns a message for each part that programs still inherit, because the kernel refuses to change it.
 pub(super) fn set_back() -> Vec<String> {
     umask(UMASK);
     if is_score_high() {
@@ -37,7 +37,7 @@ pub(super) fn set_back() -> Vec<String> {
         ("nice value", set_nice_value()),
         // It can't be set before: a process with a real-time priority has none.
         ("timer slack", set_current_timer_slack(NonZeroU64::new(TIMER_SLACK)).map_err(Into::into)),
-        // Some services have none, and all that they start.
+        // Some services disable it, for all that they start.
         ("want of huge pages", disable_transparent_huge_pages(false).map_err(Into::into)),
     ];
     let refused = steps.into_iter().filter_map(|(what, set)| Some((what, set.err()?)));
@@ -56,7 +56,7 @@ fn is_score_high() -> bool {
     score.trim().parse::<i32>().is_ok_and(|score| score > 0)
 }
 
-/// A program with a real-time priority could take a core from everybody.
+/// A program with a real-time priority could take a core from all others.
 fn set_scheduler() -> io::Result<()> {
     const SCHED_OTHER: usize = 0;
     let parameters = 0_i32;

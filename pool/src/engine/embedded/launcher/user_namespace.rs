@@ -69,7 +69,7 @@ fn enter(owner: u32) -> io::Result<()> {
         None,
         CapabilitySets { effective: permitted, permitted, inheritable: CapabilitySet::empty() },
     )?;
-    // SAFETY: the process has a single thread and shares its descriptors with nobody.
+    // SAFETY: the process has a single thread and shares its descriptors with no other.
     Ok(unsafe { unshare_unsafe(UnshareFlags::NEWUSER) }?)
 }
 

@@ -1,4 +1,4 @@
-//! The modules that programs have imported, and what may be spent on importing them ahead.
+//! Counts of the modules that programs have imported, and the budget for importing them ahead.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -9,11 +9,11 @@ use tokio::time::Instant;
 const OFTEN: u32 = 3;
 const PAUSE: Duration = Duration::from_secs(10 * 60);
 
-/// Most sets, and most clients, that are counted. The one that was seen the longest time ago is forgotten.
+/// Maximum number of sets, and of clients, that are counted. The one that was seen the longest time ago is forgotten.
 const MOST_SETS: usize = 64;
 const MOST_CLIENTS: usize = 256;
 
-/// How often each set was imported, by image, and what each client has used.
+/// How often each set was imported, by image, and the CPU time of each client.
 #[derive(Debug, Default)]
 pub(super) struct ImportCounts {
     sets: HashMap<(String, Vec<String>), Count>,

@@ -1,30 +1,30 @@
-//! What imports cost, as templates measured it, and what interpreters have without asking for it.
+//! The cost of imports, as templates measured it, and the modules that interpreters have from the start.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-/// Most modules whose cost is remembered, of all images. Then all are forgotten and measured again.
+/// Maximum number of modules whose cost is remembered, of all images. Then all are forgotten and measured again.
 const MOST_KNOWN: usize = 4096;
 
-/// What an import costs, in thousandths of the CPU time of a start without imports.
+/// The cost of an import, in thousandths of the CPU time of a start without imports.
 pub(super) type Cost = u32;
 
-/// What imports must cost together, so that a program gets a fork that was made for them and not the one that waits.
+/// The minimum cost of imports for which a program gets a fork that was made for them and not the one that waits.
 pub(super) const WORTH_A_FORK: Cost = 500;
 
-/// What they must cost together, so that a template is kept for them: as much as a start, which takes about as long as a fork and
+/// The minimum cost of imports for which a template is kept: as much as a start, which takes about as long as a fork and
 /// what follows it, on a slow or busy machine as on others.
 const WORTH_A_TEMPLATE: Cost = 1000;
 
-/// What an import costs that was not measured.
+/// The cost of an import that was not measured.
 const UNKNOWN: Cost = 1000;
 
-/// What a template says when it is ready: see `sitecustomize.py`.
+/// The report of a template that is ready: see `sitecustomize.py`.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Ready<'a> {
     /// CPU time of its start, before the imports.
     start: Duration,
-    /// What it imported, one after the other.
+    /// Its imports, in their order.
     imports: Vec<Import<'a>>,
     /// The folders that it looks for modules in, as they are called there, and the ends of the files of modules.
     places: Vec<&'a str>,
@@ -89,7 +89,7 @@ impl<'a> Ready<'a> {
         Cost::try_from(time.as_nanos() * 1000 / start).unwrap_or(Cost::MAX)
     }
 
-    /// What the next programs need to know of it.
+    /// The facts about it that later programs need.
     pub(super) fn known(&self) -> TemplateModules {
         let owned = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
         let (places, endings) = (owned(&self.places), owned(&self.endings));
@@ -97,7 +97,7 @@ impl<'a> Ready<'a> {
     }
 }
 
-/// What is known of a template.
+/// The modules that a template has, and where it looks for them.
 #[derive(Debug, Default)]
 pub(super) struct TemplateModules {
     /// All modules that it has.
@@ -108,19 +108,18 @@ pub(super) struct TemplateModules {
 }
 
 impl TemplateModules {
-    /// Whether it has a module, or what is imported from one as a module.
+    /// Whether it has a module, or a name of one that is a module itself.
     pub(super) fn has(&self, module: &str) -> bool {
         self.loaded.contains(module) || self.loaded.contains(&module.replace(':', "."))
     }
 }
 
-/// What the modules of the standard library cost, by the digest of their image. What others cost depends on what was imported
-/// before them.
+/// The costs of the modules of the standard library, by the digest of their image. Those of others depend on earlier imports.
 #[derive(Debug, Default)]
 pub(super) struct Costs(HashMap<(String, String), Cost>);
 
 impl Costs {
-    /// Takes what a template of an image has measured.
+    /// Adds the measurements of a template of an image.
     pub(super) fn learn(&mut self, digest: &str, ready: &Ready<'_>) {
         if self.0.len() + ready.imports.len() > MOST_KNOWN {
             self.0.clear();
@@ -131,7 +130,7 @@ impl Costs {
         }
     }
 
-    /// What the import of a module of an image costs.
+    /// The cost of importing a module of an image.
     pub(super) fn of(&self, digest: &str, module: &str) -> Cost {
         self.0.get(&(digest.to_owned(), module.to_owned())).copied().unwrap_or(UNKNOWN)
     }
@@ -167,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_of_the_standard_library_has_no_cost_of_its_own() {
+    fn only_modules_of_the_standard_library_have_a_cost_of_their_own() {
         let mut costs = Costs::default();
         costs.learn("image", &Ready::parse(SAID).unwrap());
         let of = ["json", "asyncio", "nowhere", "yaml", "os"].map(|name| costs.of("image", name));

@@ -33,12 +33,12 @@ use crate::engine::preload::{AwaitedFork, Fork, Forked, Imported, Imports};
 use crate::engine::{Call, EngineError, Image, SandboxName, SandboxSpec};
 use crate::lock::lock;
 
-/// How long one of them is kept that nobody uses.
+/// How long an unused one is kept.
 const KEPT_UNUSED: Duration = Duration::from_secs(30 * 60);
 
 /// The templates, and the users that they run as.
 pub(super) struct Templates {
-    /// By image: one for all templates of it, and nobody else.
+    /// By image: one for all its templates, and for nothing else.
     users: Mutex<HashMap<String, u32>>,
     /// The digest of the image that now has a name.
     images: Mutex<HashMap<String, String>>,
@@ -107,12 +107,12 @@ impl Templates {
         specs
     }
 
-    /// How many are ready.
+    /// Number of templates that are ready.
     pub(super) fn ready(&self) -> usize {
         lock(&self.slots).iter().filter(|(_, slot)| slot.is_ready()).count()
     }
 
-    /// What is known of the plain template. There is none with packages, so it is the same for all sets.
+    /// The modules of the plain template. There is none with packages, so it is the same for all sets.
     fn known(&self, plain: &TemplateKey) -> Arc<TemplateModules> {
         let plain = plain.without_packages();
         let slots = lock(&self.slots);
@@ -138,7 +138,7 @@ impl Templates {
         imports.modules.iter().chain(parts).cloned().collect::<BTreeSet<_>>().into_iter().collect()
     }
 
-    /// What a program imports that the plain template does not have, with what each costs. Empty if all of it is not worth a
+    /// The imports of a program that the plain template does not have, with their costs. Empty if together they are not worth a
     /// fork.
     fn costly<'n>(
         &self,
@@ -176,7 +176,7 @@ impl Templates {
         let bare = plain.without_packages();
         let bare = slots.iter().find(|(key, slot)| key.is_like(&bare) && slot.is_ready());
         let (key, slot) = learned.or(bare.filter(|_| !fork.is_there))?;
-        // Whoever made it has let go of its set, and the request has that, so the next one can be made from it.
+        // The request that made it has released its set, and this one has the set, so the next template can be made from it.
         let packages = key.packages.as_ref().and(plain.packages.clone());
         Some((TemplateKey { packages, ..key.clone() }, Arc::clone(slot)))
     }
@@ -223,8 +223,8 @@ impl Templates {
         }
     }
 
-    /// Tells which image now has a name. The templates of the one before end, and there are no new ones: nothing is made from it
-    /// anymore.
+    /// Sets the image that has a name now. The templates of the previous one end, and there are no new ones: no sandbox is made
+    /// from it anymore.
     pub(super) fn image_is(&self, image: &Image) {
         lock(&self.images).insert(image.name.clone(), image.digest.clone());
         lock(&self.slots).retain(|(key, _)| !self.is_replaced(&key.spec.image));
@@ -262,7 +262,7 @@ impl EmbeddedEngine {
         format!("{}{TEMPLATES}", self.instance)
     }
 
-    /// What a plain template for a sandbox is made from, if there are any for it.
+    /// The key of the plain template for a sandbox, if there are templates for it.
     fn key(
         &self,
         name: &SandboxName,

@@ -1,4 +1,4 @@
-//! The places of templates: what each is made from, whether it is there, and which one goes for another.
+//! The slots of templates: the key of each, its state, and the choice of one to replace.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, Weak};
@@ -18,23 +18,23 @@ use crate::lock::lock;
 pub(super) const RETRY_AFTER: Duration = Duration::from_secs(30);
 const LATEST_RETRY: Duration = Duration::from_secs(10 * 60);
 
-/// Most templates for what programs have asked for, of each image and launcher, and how long one that another takes the
-/// place of must not have been used.
+/// Maximum number of templates for the imports of programs, of each image and launcher, and how long one must have been unused
+/// to be replaced.
 const MOST_LEARNED: usize = 4;
 const LEAST_USE: Duration = Duration::from_secs(60);
 
-/// Most of them that are remembered because they failed.
+/// Maximum number of failed ones that are remembered.
 const MOST_FAILED: usize = 32;
 
-/// What a template is made from.
+/// The key of a template: all that it is made from.
 #[derive(Clone)]
 pub(super) struct TemplateKey {
     pub(super) launcher: Weak<LauncherClient>,
     pub(super) spec: Arc<SandboxSpec>,
     /// Where the files of its image are.
     pub(super) root: PathBuf,
-    /// The set of packages that it has, if any. Between two requests nobody has the set: the template is kept until the set is
-    /// withdrawn, and goes for whatever has the same hash.
+    /// The set of packages that it has, if any. Between two requests the set is not in use: the template is kept until the set
+    /// is withdrawn, and serves any set with the same hash.
     pub(super) packages: Option<BoundSet>,
     pub(super) modules: Vec<String>,
     /// The client whose programs have imported just these; `None` if the configuration names them.
@@ -81,7 +81,7 @@ impl TemplateKey {
         self.launcher.strong_count() == 0
     }
 
-    /// What imports are the same for all templates with the same.
+    /// The content that decides which names are modules: the image and the set.
     pub(super) fn content(&self) -> String {
         let digest = &self.spec.image.digest;
         match &self.packages {
@@ -101,21 +101,21 @@ impl TemplateKey {
     }
 }
 
-/// The place of a template.
+/// The slot of a template.
 pub(super) struct Slot {
     pub(super) state: Mutex<SlotState>,
-    /// Wakes those who wait for the first one.
+    /// Wakes the requests that wait for the first one.
     pub(super) made: watch::Sender<()>,
 }
 
-/// A running template; whoever holds the lock forks it.
+/// A running template; the holder of the lock forks it.
 pub(super) type SharedTemplate = Arc<tokio::sync::Mutex<Template>>;
 
 pub(super) struct SlotState {
     pub(super) running: Option<SharedTemplate>,
     /// When it was made.
     born: Instant,
-    /// What is known of the last one.
+    /// The modules of the last one.
     pub(super) known: Arc<TemplateModules>,
     pub(super) used: Option<Instant>,
     pub(super) is_being_made: bool,
@@ -124,13 +124,13 @@ pub(super) struct SlotState {
     retry_after: Duration,
 }
 
-/// Why there is none.
+/// Why there is no template.
 pub(super) struct Failure {
     why: String,
     retry_at: Instant,
 }
 
-/// What a slot has for a request.
+/// The state of a slot, for a request.
 pub(super) enum Availability {
     Running(SharedTemplate),
     BeingMade,
@@ -233,9 +233,9 @@ impl SlotState {
     }
 }
 
-/// Makes room for a template that programs of a client have asked for. `None` if all that are there were used a moment ago: they are
-/// as good. A client with fewer than others has a place all the same. What failed takes no room, but is remembered, so that
-/// it is not tried all the time.
+/// Makes room for a template that programs of a client have asked for. `None` if all that are there were used a moment ago:
+/// they are as good. A client with fewer than others has a place all the same. What failed takes no room, but is remembered, so
+/// that it is not tried all the time.
 pub(super) fn make_room(
     slots: &mut Vec<(TemplateKey, Arc<Slot>)>,
     key: &TemplateKey,

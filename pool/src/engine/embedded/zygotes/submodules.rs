@@ -1,4 +1,5 @@
-//! What is imported from a module and is a module itself: `from scipy import stats` imports one, `from math import sqrt` does not.
+//! Names that are imported from a module and are modules themselves: `from scipy import stats` imports one, `from math import
+//! sqrt` does not.
 //!
 //! It is looked up in the image, and not tried, because programs import many names and a template is made for modules.
 
@@ -10,7 +11,7 @@ use rustix::fs::{Mode, OFlags, ResolveFlags, open, openat2};
 use super::imports::TemplateModules;
 use crate::packages::PackageSet;
 
-/// Most answers that are remembered, of all images. Then all are forgotten and looked up again.
+/// Maximum number of answers that are remembered, of all images. Then all are forgotten and looked up again.
 const MOST_KNOWN: usize = 4096;
 
 /// Whether parts of modules are modules, by their image and set of packages.

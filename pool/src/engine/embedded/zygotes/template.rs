@@ -43,9 +43,9 @@ const FORK_TIMEOUT: Duration = Duration::from_secs(2);
 const MAX_AGE: Duration = Duration::from_secs(10 * 60);
 const MAX_FORKS: u32 = 10_000;
 
-/// What a template may be.
+/// The bounds of a template.
 pub(super) struct Bounds {
-    /// Most memory of its modules, in bytes.
+    /// Maximum memory of its modules, in bytes.
     pub(super) memory: u64,
     /// Whether its modules are only a guess at what programs will import.
     pub(super) is_learned: bool,
@@ -115,12 +115,11 @@ pub(super) enum ForkError {
 }
 
 impl Template {
-    /// Takes a process that was just started, and waits until it has imported its modules. `learn` gets what it says then.
-    /// Also returns what is known of it.
+    /// Takes a process that was just started, and waits until it has imported its modules. `learn` gets its report. Also
+    /// returns its modules.
     ///
     /// # Errors
-    ///
-    /// What went wrong, with what it printed.
+    /// The cause, with its last output.
     pub(super) async fn new(
         created: SandboxHandles,
         cgroup: Option<Cgroup>,
@@ -195,7 +194,7 @@ impl Template {
         program.is_none_or(|program| program.permissions().mode() & READ != 0)
     }
 
-    /// What a fork would have in common with others beyond a copy of the memory, in words. What can't be read counts, too.
+    /// The resource that forks would share beyond a copy of the memory, in words. Unreadable ones count, too.
     fn shared_with_forks(&self) -> Option<&'static str> {
         let names = |of: &str| -> Option<Vec<String>> {
             let entries = fs::read_dir(self.directory()?.join(of)).ok()?;
@@ -219,18 +218,17 @@ impl Template {
         line.trim().strip_suffix(" kB")?.parse::<u64>().ok().map(|kib| kib << 10)
     }
 
-    /// Forks the interpreter into a sandbox: `process` is its runner. What comes back has to be placed.
+    /// Forks the interpreter into a sandbox: `process` is its runner. The result has to be placed.
     ///
     /// # Errors
-    ///
-    /// Why it could not. The template is of no more use then.
+    /// The cause. The template can't be used anymore.
     pub(super) async fn fork(
         &mut self,
         user: (u32, u32),
         process: BorrowedFd<'_>,
     ) -> Result<Arriving, ForkError> {
         if self.owes_answer {
-            // Nobody waited for its answer to the last request.
+            // The last request was canceled before its answer.
             self.answer().await.map_err(ForkError::NotForked)?;
         }
         self.forks += 1;
@@ -309,8 +307,7 @@ impl Arriving {
     /// Moves it into the groups of its sandbox, and lets it go on.
     ///
     /// # Errors
-    ///
-    /// When it has ended, or does not say in time that it is there.
+    /// When it has ended, or does not report in time.
     pub(super) async fn place(self, cgroup: Option<Cgroup>) -> Result<(), ForkError> {
         let placed = tokio::time::timeout(FORK_TIMEOUT, self.try_place(cgroup)).await;
         let placed = placed.unwrap_or_else(|_| {
@@ -329,7 +326,7 @@ impl Arriving {
         self.0.socket().send(b".").await.map(|_| ())
     }
 
-    /// Its number here.
+    /// Its process ID here.
     async fn who(&self) -> io::Result<Pid> {
         let receive = || {
             let mut space =
@@ -357,7 +354,7 @@ impl Drop for Template {
     }
 }
 
-/// What forks of a process would share, given its threads, its open descriptors and its mappings as `/proc` has them.
+/// The resource that forks of a process would share, given its threads, its open descriptors and its mappings as `/proc` has them.
 fn shared(threads: &[String], open: &[String], maps: &str) -> Option<&'static str> {
     const STREAMS: [&str; 3] = ["0", "1", "2"];
     // The rights are the second word of a line.

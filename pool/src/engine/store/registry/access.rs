@@ -1,4 +1,4 @@
-//! How the server shows a registry that it may read an image: with a password, or with a token that it gets for it.
+//! Authorization at a registry: with a password, or with a token that is fetched with it.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -15,15 +15,15 @@ use crate::engine::store::credentials::Login;
 /// Longest answer of a token server, in bytes. Tokens have a few thousand.
 const MAX_TOKEN_ANSWER: u64 = 256 << 10;
 
-/// What the registry gets with each request.
+/// The authorization for the requests to a registry.
 pub(super) struct Access {
     login: Option<Login>,
-    /// What is asked for: to read one repository.
+    /// The requested right: to read one repository.
     scope: String,
     current: Mutex<Option<HeaderValue>>,
 }
 
-/// What a registry asks for.
+/// The authorization that a registry requires.
 #[derive(Debug, PartialEq, Eq)]
 enum Challenge {
     Basic,
@@ -43,12 +43,13 @@ impl Access {
         Self { login, scope, current: Mutex::default() }
     }
 
-    /// What to send.
+    /// The header to send.
     pub(super) async fn current(&self) -> Option<HeaderValue> {
         self.current.lock().await.clone()
     }
 
-    /// Gets what the registry asks for in its refusal of what was `sent`. `None` if there is nothing to try.
+    /// Fetches the authorization that a registry requires when it refuses the one that was `sent`. `None` if there is nothing
+    /// to try.
     pub(super) async fn renew(
         &self,
         http: &Http,

@@ -1,4 +1,4 @@
-//! Which addresses a registry may lead the server to.
+//! The check of addresses that a registry leads the server to.
 //!
 //! Redirects and the addresses of token servers come from the registry, which is not trusted. The server often
 //! runs inside a company's network, and requests from there reach what the registry itself can't.
@@ -42,7 +42,7 @@ impl Guard {
 
     /// Checks an address that came from the registry. The addresses of a name are checked when it is looked up.
     pub(super) fn check(&self, url: &Url) -> Result<(), RefusedAddress> {
-        // Nobody can listen in on a registry of this machine.
+        // The traffic to a registry on this machine can't be intercepted.
         let is_safe = match url.scheme() {
             "https" => true,
             "http" => self.registry.scheme() == "http" && url.host() == self.registry.host(),

@@ -1,5 +1,4 @@
-//! Requests to a registry whose answers are bounded: in their size, in the time that they take, and in where they
-//! lead.
+//! Requests to a registry. The size, the time and the redirects of answers are bounded.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

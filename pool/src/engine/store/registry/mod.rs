@@ -1,6 +1,5 @@
-//! A client of a registry that is not trusted: what it reads is bounded, and so is where it goes.
-//!
-//! `http` bounds answers, `guard` says which addresses are asked, and `access` holds what opens a repository.
+//! A client of a registry that is not trusted: the size of its answers and the addresses that it leads to are bounded.
+//! `http` bounds answers, `guard` checks addresses, and `access` holds the credentials for a repository.
 
 mod access;
 mod error;
@@ -25,6 +24,7 @@ use super::digest::Digest;
 use super::error::{IoContext, StoreError};
 use super::layout::{MAX_INDEX_DEPTH, digest_of, fits};
 use super::limits::Limits;
+use crate::engine::docker_config;
 use crate::quote::quoted;
 
 /// The kinds of manifests and indexes that are read.
@@ -34,7 +34,7 @@ const MANIFESTS: &str = "application/vnd.oci.image.manifest.v1+json, \
 
 const ANYTHING: &str = "*/*";
 
-/// What is read of the content of an error, in bytes. Registries write a few hundred.
+/// Maximum read of the content of an error, in bytes. Registries write a few hundred.
 const MAX_ERROR: u64 = 64 << 10;
 
 /// A client of a registry, for one image.
@@ -47,7 +47,7 @@ pub(super) struct Registry<'a> {
     http: Http,
 }
 
-/// What tells a manifest from an index.
+/// The fields that tell a manifest from an index.
 #[derive(Deserialize)]
 struct Outline {
     manifests: Option<IgnoredAny>,
@@ -75,7 +75,7 @@ impl<'a> Registry<'a> {
         let failed = |error| StoreError::registry(reference.whole(), error);
         let repository = repository.map_err(|error| failed(RegistryError::Address(error)))?;
         let http = Http::new(&repository, limits.patience).map_err(failed)?;
-        let login = credentials::find(credentials::directory().as_deref(), reference.registry());
+        let login = credentials::find(docker_config::directory().as_deref(), reference.registry());
         let access = Access::new(login, path);
         Ok(Self { reference, limits, repository, access, http })
     }
@@ -96,7 +96,7 @@ impl<'a> Registry<'a> {
             let json = self.describe(wanted.as_ref()).await?;
             let outline: Outline = self.parse(&json)?;
             match (outline.manifests, outline.layers) {
-                // Others could read it as the other one.
+                // Another client could read it as the other kind.
                 (Some(_), Some(_)) => return Err(self.unusable("it is a manifest and an index")),
                 (None, _) => return self.check_layers(self.parse(&json)?),
                 (Some(_), None) => {}
@@ -188,7 +188,7 @@ impl<'a> Registry<'a> {
     async fn ask(&self, url: &Url, accept: &'static str) -> Result<Response, RegistryError> {
         let sent = self.access.current().await;
         let (answer, is_own) = self.http.follow(url, accept, sent.as_ref()).await?;
-        // A stranger to whom the registry leads is told nothing about who asks.
+        // Another server that the registry leads to gets no credentials.
         if answer.status() != StatusCode::UNAUTHORIZED || !is_own {
             return Ok(answer);
         }
@@ -207,7 +207,7 @@ impl<'a> Registry<'a> {
     }
 }
 
-/// Whether a registry is on this machine, so that nobody can listen in.
+/// Whether a registry is on this machine, so that its traffic can't be intercepted.
 fn is_local(registry: &str) -> bool {
     let host = registry.rsplit_once(':').map_or(registry, |(host, _)| host);
     matches!(host, "localhost" | "127.0.0.1")

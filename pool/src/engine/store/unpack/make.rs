@@ -18,7 +18,7 @@ use crate::engine::store::tree::{self, OpenDirectory};
 use crate::folders;
 
 impl Unpacker<'_> {
-    /// Creates what an entry describes. Returns whether the directories on the way are still the same.
+    /// Creates the file of an entry. Returns whether the directories on the way are still the same.
     pub(super) fn make(
         &mut self,
         place: &OpenDirectory,
@@ -152,8 +152,7 @@ impl Unpacker<'_> {
 /// Size of the buffer, in bytes.
 const BUFFER: usize = 128 * 1024;
 
-/// Removes what is in the place of an entry. Returns false if that was a directory, or a link that may lead to
-/// one.
+/// Removes an existing file in the place of an entry. Returns false if that was a directory, or a link that may lead to one.
 fn clear(place: &OpenDirectory, name: &OsStr) -> Result<bool, EntryError> {
     let Some(existing) = tree::stat(&place.fd, name)? else { return Ok(true) };
     folders::remove_at(place.fd.as_fd(), name)?;

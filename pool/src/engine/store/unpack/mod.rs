@@ -195,7 +195,7 @@ impl<'a> Unpacker<'a> {
         names.iter().try_for_each(|name| self.hide(layer, place, name))
     }
 
-    /// Removes what earlier layers have at a name; what this layer created stays.
+    /// Removes the content of earlier layers at a name; that of this layer stays.
     fn hide(
         &mut self,
         layer: &LayerState,

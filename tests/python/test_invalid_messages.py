@@ -1,4 +1,4 @@
-"""What a client sends byte by byte: what is no message is answered, and what was asked before the end is finished."""
+"""Messages byte by byte: invalid ones are answered, and requests are finished after the end of the input."""
 
 import json
 
@@ -62,7 +62,7 @@ def printed(answer):
     return answer["result"]["structuredContent"]["stdout"]
 
 
-async def test_every_line_that_is_no_message_is_answered(tmp_path):
+async def test_every_invalid_line_is_answered(tmp_path):
     with (tmp_path / "log").open("w") as log:
         async with by_hand(tmp_path, configuration(tmp_path, pool=NO_POOL), log) as server:
             await server.begin()
@@ -71,14 +71,14 @@ async def test_every_line_that_is_no_message_is_answered(tmp_path):
                 answer = await server.answer(number, 30)
                 assert is_told(answer, number, code), f"{what}: {answer}"
                 server.answers.clear()
-            # Nobody waits for an answer to these, and an empty line is none.
+            # These get no answer, and an empty line is no message.
             await server.send(b'{"method":"notifications/x"}', b'{"jsonrpc":"2.0","id":99,"result":7}', b"", b" \r")
             await server.send(SENT)
             assert printed(await server.answer(1, 60)) == PRINTED
             assert list(server.answers) == [1]
 
 
-async def test_every_body_that_is_no_message_is_answered(tmp_path):
+async def test_every_invalid_body_is_answered(tmp_path):
     async with listening(tmp_path, configuration(tmp_path, pool=NO_POOL)) as url:
         for what, (body, number, code) in WRONG.items():
             status, answer = await post(url, body, method="ping", name="")
@@ -87,7 +87,7 @@ async def test_every_body_that_is_no_message_is_answered(tmp_path):
         assert printed(json.loads(answer)) == PRINTED
 
 
-async def test_what_was_asked_is_finished_after_the_end_of_the_input(tmp_path):
+async def test_requests_are_finished_after_the_end_of_the_input(tmp_path):
     slow = "import time; time.sleep(3); print('done')"
     with (tmp_path / "log").open("w") as log:
         async with by_hand(tmp_path, configuration(tmp_path, pool=NO_POOL), log) as server:

@@ -52,7 +52,7 @@ CONTEXTS = {
 
 
 @pytest.mark.parametrize("left", CONTEXTS)
-def test_a_context_that_is_left_over_is_passed_over_unless_docker_was_asked_for(tmp_path, left):
+def test_a_stale_context_is_ignored_unless_docker_was_requested(tmp_path, left):
     meta, why = CONTEXTS[left]
     context(tmp_path, "left", meta)
     ran = run(tmp_path)
@@ -73,7 +73,7 @@ def test_a_context_that_is_left_over_is_passed_over_unless_docker_was_asked_for(
         ({"DOCKER_CONTEXT": "none"}, "it is not in docker's list of contexts"),
     ],
 )
-def test_variables_that_name_no_engine_are_passed_over(tmp_path, variables, why):
+def test_variables_that_name_no_engine_are_ignored(tmp_path, variables, why):
     ran = run(tmp_path, **variables)
     assert (ran.returncode, ran.stdout) == (0, "1\n"), ran.stderr
     assert why in ran.stderr

@@ -1,119 +1,108 @@
-//! Resolves a caller's arguments to a request that can run: the program, its language, files and limits.
+//! Resolves the arguments of a program that runs in a new sandbox.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use isolator_pool::quote::quoted;
 use isolator_pool::run::RunRequest;
 
+use super::{language, language_names, resources, stdin, variables};
 use crate::config::{Config, Language};
 use crate::policy::SourceFile;
 use crate::request::arguments::{Arguments, InvalidArgument, TestCode, required};
-use crate::request::limits::{cpu, cpu_seconds, memory, timeout};
-use crate::request::pack::{Entrypoint, Packed, is_source_beside, pack, refuse_more_than_memory};
+use crate::request::limits::{cpu_seconds, memory, timeout};
+use crate::request::pack::{Entrypoint, Packer, refuse_more_than_memory};
 use crate::request::packages::WantedPackages;
-use crate::request::snippets::{Snippets, usage};
+use crate::request::snippets::{self, Snippets};
+use crate::request::syntax::SyntaxJob;
 use crate::request::understand;
-use crate::request::wanted_files::Wanted;
+use crate::request::wanted_files::OutputFiles;
 
-/// Longest argument or variable, in bytes: Linux takes 128 KiB with the closing NUL.
-const MAX_ARGUMENT: usize = 128 * 1024 - 1;
-
-/// All arguments and variables together, in bytes. Linux takes a quarter of the stack's limit,
-/// usually 2 MiB, for these and the pointers to them.
-const MAX_ARGUMENTS: usize = 512 * 1024;
-
-/// A request whose every part was checked.
+/// A program for a new sandbox, whose every part was checked.
 #[derive(Debug)]
-pub(crate) struct Request {
+pub(crate) struct ProgramJob {
     /// The language, which names the pool.
     pub language: Arc<Language>,
-    /// What to run.
+    /// The check of its syntax, if that comes first.
+    pub syntax: Option<SyntaxJob>,
+    /// The request to the pool.
     pub run: RunRequest,
-    /// Which files should come back.
-    pub wanted: Wanted,
+    /// The files that should come back.
+    pub wanted: OutputFiles,
     /// The caller's sources, if a policy applies to them. Snippets are the operator's and are not checked.
     pub unchecked: Vec<SourceFile>,
-    /// What to say if the language's own tools can't read the source.
+    /// An explanation if the language's own tools can't read the source.
     pub advice: Option<understand::Advice>,
     /// The packages that it needs.
     pub packages: WantedPackages,
-    /// How a snippet is called that got nothing.
-    pub usage: Option<String>,
+    /// How long the call waits for its packages, if not until they are there.
+    pub max_wait: Option<Duration>,
+    /// Remarks for the caller.
+    pub notes: Vec<String>,
 }
 
-/// A request of the tool `test_code` whose every part was checked.
-#[derive(Debug)]
-pub(crate) struct TestRequest {
-    /// What to run.
-    pub run: RunRequest,
-    /// The source, if a policy applies to it.
-    pub unchecked: Vec<SourceFile>,
-    /// The packages that it needs.
-    pub packages: WantedPackages,
-}
-
-/// Checks the arguments against the configuration and packs the files.
+/// Resolves the arguments of `execute_code` without a session.
 ///
 /// # Errors
 ///
 /// The first argument that can't be used.
-pub(crate) fn resolve(
+pub(crate) fn program(
     mut arguments: Arguments,
     config: &Config,
     snippets: &Snippets,
-) -> Result<Request, InvalidArgument> {
+) -> Result<ProgramJob, InvalidArgument> {
     // It may be long, so it is moved and not copied from here on.
     let code = arguments.entrypoint_code.take();
     let entrypoint = entrypoint(&arguments, code, config, snippets)?;
-    let timeout = timeout(arguments.timeout.as_deref(), &config.limits)?;
-    let mut resources = entrypoint.language.sandbox.resources;
-    if let Some(mb) = arguments.memory_mb {
-        resources.memory = memory("memory_mb", mb, &config.limits)?;
-    }
-    if let Some(cores) = arguments.cpus {
-        resources.cpu = cpu(cores, &config.limits)?;
-    }
-    let env = arguments_and_variables(&arguments, &entrypoint.language)?;
-    let workdir = &entrypoint.language.sandbox.workdir;
-    let wanted = Wanted::new(arguments.output_files, workdir, config.results.files.as_bytes())?;
-    let stdin = arguments.stdin.unwrap_or_default().into_bytes();
-    if stdin.len() as u64 > config.limits.files().total {
-        let message = format!("is longer than {} bytes", config.limits.files().total);
-        return Err(InvalidArgument::new("stdin", message));
-    }
     let language = Arc::clone(&entrypoint.language);
+    let timeout = timeout(arguments.timeout.as_deref(), &config.limits)?;
+    let resources = resources(&language, arguments.memory_mb, arguments.cpus, config)?;
+    let env = variables(&arguments.args, &arguments.env, &language)?;
+    let workdir = &language.sandbox.workdir;
+    let wanted = OutputFiles::new(arguments.output_files, workdir, config.results.files.as_bytes())?;
+    let stdin = stdin(arguments.stdin.unwrap_or_default(), config)?;
     let advice = understand::advice(&entrypoint.code, &language);
     let of_code = if entrypoint.is_snippet { "snippet_name" } else { "entrypoint_code" };
     let packages = WantedPackages::new(arguments.packages, &entrypoint.code, of_code, &language);
     let got_nothing = arguments.args.is_empty() && stdin.is_empty();
-    let usage = (entrypoint.is_snippet && got_nothing).then(|| usage(&entrypoint.code)).flatten();
-    let Packed { file_name, sources, workspace, unchecked } =
-        pack(config, entrypoint, arguments.additional_files)?;
+    let usage = (entrypoint.is_snippet && got_nothing).then(|| snippets::usage(&entrypoint.code));
+    let notes = usage.flatten().as_deref().map(snippets::not_used).into_iter().collect();
+    let mut packer = Packer::new(&language, &config.policies, config);
+    packer.entrypoint(entrypoint)?;
+    packer.files("additional_files", arguments.additional_files)?;
+    let (workspace, unchecked) = (packer.builder.build(), packer.unchecked);
     refuse_more_than_memory(&workspace, &stdin, resources.memory)?;
-    let mut argv = language.argv(&file_name, &sources, resources.memory);
+    let mut argv = language.argv(&packer.sources[0], &packer.sources, resources.memory);
     argv.extend(arguments.args);
-    let output = config.output_with_kept();
-    let files = Some(wanted.to_sandbox());
     let run = RunRequest {
         env,
         stdin,
-        files,
-        ..RunRequest::new(argv, workspace, timeout, resources, output)
+        files: Some(wanted.to_sandbox()),
+        ..RunRequest::new(argv, workspace, timeout, resources, config.output_with_kept())
     };
-    Ok(Request { language, run, wanted, unchecked, advice, packages, usage })
+    Ok(ProgramJob {
+        language,
+        syntax: None,
+        run,
+        wanted,
+        unchecked,
+        advice,
+        packages,
+        max_wait: None,
+        notes,
+    })
 }
 
-/// The same for a program of one file in the language of the tool `test_code`.
+/// Resolves the arguments of `test_code`: a program of one file in the language of the tool.
 ///
 /// # Errors
 ///
 /// The first argument that can't be used.
-pub(crate) fn resolve_test(
+pub(crate) fn test(
     arguments: TestCode,
     language: &Arc<Language>,
     config: &Config,
-) -> Result<(String, TestRequest), InvalidArgument> {
+) -> Result<ProgramJob, InvalidArgument> {
     let code = required(arguments.code, "code", "the source of the program")?;
     if let Some(other) = arguments.language.filter(|other| *other != language.name) {
         let message = format!(
@@ -138,16 +127,27 @@ pub(crate) fn resolve_test(
         is_snippet: false,
     };
     let of_code = |error: InvalidArgument| InvalidArgument::new("code", error.message);
-    let Packed { file_name, sources, workspace, unchecked } =
-        pack(config, entrypoint, Vec::new()).map_err(of_code)?;
+    let mut packer = Packer::new(language, &config.policies, config);
+    packer.entrypoint(entrypoint).map_err(of_code)?;
+    let (workspace, unchecked) = (packer.builder.build(), packer.unchecked);
     refuse_more_than_memory(&workspace, &[], resources.memory).map_err(of_code)?;
-    let argv = language.argv(&file_name, &sources, resources.memory);
+    let argv = language.argv(&packer.sources[0], &packer.sources, resources.memory);
     let run = RunRequest {
         env: language.env.clone(),
         cpu_time: cpu_time.transpose()?,
         ..RunRequest::new(argv, workspace, timeout, resources, config.limits.output())
     };
-    Ok((code, TestRequest { run, unchecked, packages }))
+    Ok(ProgramJob {
+        language: Arc::clone(language),
+        advice: understand::advice(&code, language),
+        syntax: Some(SyntaxJob::new(language, code, config)?),
+        run,
+        wanted: OutputFiles::none(config.results.files.as_bytes()),
+        unchecked,
+        packages,
+        max_wait: Some(config.results.detach_after),
+        notes: Vec::new(),
+    })
 }
 
 fn entrypoint(
@@ -190,7 +190,7 @@ fn entrypoint(
         }
         (None, Some(_)) => Err(InvalidArgument::new(
             "language",
-            format!("is required with entrypoint_code: one of {}", names(config)),
+            format!("is required with entrypoint_code: one of {}", language_names(config)),
         )),
         (Some(_), None) => Err(InvalidArgument::new(
             "entrypoint_code",
@@ -203,75 +203,6 @@ fn entrypoint(
     }
 }
 
-/// The language of that name.
-///
-/// # Errors
-///
-/// When there is none.
-pub(crate) fn language(name: &str, config: &Config) -> Result<Arc<Language>, InvalidArgument> {
-    config.languages.get(name).cloned().ok_or_else(|| {
-        let message =
-            format!("{} is not a configured language: use one of {}", quoted(name), names(config));
-        InvalidArgument::new("language", message)
-    })
-}
-
-/// The sources among the files of a program, of which the first is its entrypoint.
-pub(crate) fn sources(names: &[String], language: &Language) -> Vec<String> {
-    let is_source =
-        |name: &&String| **name == names[0] || is_source_beside(name, &names[0], language);
-    names.iter().filter(is_source).cloned().collect()
-}
-
-fn names(config: &Config) -> String {
-    config.languages.keys().cloned().collect::<Vec<_>>().join(", ")
-}
-
-/// Checks the program's arguments, and returns its variables: the language's and the request's.
-pub(super) fn arguments_and_variables(
-    arguments: &Arguments,
-    language: &Language,
-) -> Result<BTreeMap<String, String>, InvalidArgument> {
-    let mut total = 0;
-    for (index, arg) in arguments.args.iter().enumerate() {
-        let field = format!("args[{index}]");
-        refuse_unusable(&field, arg)?;
-        total += arg.len();
-    }
-    let mut env = language.env.clone();
-    for (name, value) in &arguments.env {
-        let field = format!("env.{}", name.chars().take(60).collect::<String>());
-        if name.is_empty() || name.contains(['=', '\0']) {
-            return Err(InvalidArgument::new(field, "this is not the name of a variable"));
-        }
-        refuse_unusable(&field, value)?;
-        total += name.len() + value.len();
-        env.insert(name.clone(), value.clone());
-    }
-    if total > MAX_ARGUMENTS {
-        let field = if arguments.args.is_empty() { "env" } else { "args" };
-        let message = format!(
-            "arguments and variables hold {total} bytes together, more than {MAX_ARGUMENTS}: send \
-             large data in additional_files or stdin"
-        );
-        return Err(InvalidArgument::new(field, message));
-    }
-    Ok(env)
-}
-
-pub(super) fn refuse_unusable(field: &str, text: &str) -> Result<(), InvalidArgument> {
-    if text.contains('\0') {
-        return Err(InvalidArgument::new(field, "contains a NUL character"));
-    }
-    if text.len() > MAX_ARGUMENT {
-        let message = format!(
-            "is longer than {MAX_ARGUMENT} bytes: send large data in additional_files or stdin"
-        );
-        return Err(InvalidArgument::new(field, message));
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -282,16 +213,16 @@ mod tests {
     use super::*;
     use crate::request::arguments::parse;
 
-    fn resolve_json(arguments: Value) -> Result<Request, InvalidArgument> {
+    fn resolve_json(arguments: Value) -> Result<ProgramJob, InvalidArgument> {
         resolve_with("{}", arguments)
     }
 
-    fn resolve_with(config: &str, arguments: Value) -> Result<Request, InvalidArgument> {
+    fn resolve_with(config: &str, arguments: Value) -> Result<ProgramJob, InvalidArgument> {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("prompts")).unwrap();
         std::fs::write(folder.path().join("prompts/greet.py"), "print('hi')").unwrap();
         let config = Config::parse(config, None, folder.path()).unwrap();
-        resolve(parse(arguments)?, &config, &Snippets::new(&config))
+        program(parse(arguments)?, &config, &Snippets::new(&config))
     }
 
     fn field(arguments: Value) -> String {

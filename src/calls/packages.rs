@@ -5,46 +5,49 @@ use std::time::{Duration, Instant};
 
 use isolator_pool::lock::lock;
 use isolator_pool::packages::PackageSet;
-use isolator_pool::pool::admission::Client;
 use isolator_pool::quote::quoted;
 use pep440_rs::{Version, VersionSpecifiers};
 
-use super::{Answer, Calls, Tell};
+use super::{Call, CallError, Calls};
 use crate::audit::Note;
 use crate::config::Language;
-use crate::mcp::tool_result;
-use crate::packages::requirement::{self, Requirement};
-use crate::packages::{Asked, MOST_TOLD, Refusal, shown};
+use crate::packages::{Asked, Refusal};
 use crate::request::arguments::InvalidArgument;
 use crate::request::packages::{Wanted, WantedPackages};
+use crate::requirement::{self, MOST_SHOWN, Requirement, shown};
 use crate::result::receipt::UsedPackages;
 use crate::sessions::BoundSet;
 
-/// What a call gets.
+/// The packages that a call gets.
 #[derive(Debug, Default)]
-pub(super) struct Got {
+pub(super) struct GrantedPackages {
     /// The set, if it gets one.
     pub bound: Option<BoundSet>,
     /// How long it took until the set was there.
     pub waited: Duration,
-    /// What the caller should know of it.
+    /// Remarks for the caller.
     pub notes: Vec<String>,
 }
 
-impl Got {
-    /// Tells the caller and the audit log of it. Returns the set for the program.
-    pub(super) fn told(
-        &mut self,
-        notes: &mut Vec<String>,
-        note: &mut Note,
-    ) -> Option<Arc<PackageSet>> {
-        notes.append(&mut self.notes);
-        let bound = self.bound.as_ref()?;
-        note.packages(&bound.asked, &bound.set.hash);
-        Some(Arc::clone(&bound.set))
+impl GrantedPackages {
+    /// The set for the program.
+    pub(super) fn set(&self) -> Option<Arc<PackageSet>> {
+        self.bound.as_ref().map(|bound| Arc::clone(&bound.set))
     }
 
-    /// The same for the receipt.
+    /// The names and requirements that were asked for.
+    pub(super) fn asked(&self) -> &[String] {
+        self.bound.as_ref().map_or(&[], |bound| &bound.asked)
+    }
+
+    /// Notes them for the audit log.
+    pub(super) fn note(&self, note: &mut Note) {
+        if let Some(bound) = &self.bound {
+            note.packages(&bound.asked, &bound.set.hash);
+        }
+    }
+
+    /// Describes them for the receipt.
     pub(super) fn used(&self) -> Option<UsedPackages> {
         self.bound.as_ref().map(|bound| UsedPackages {
             sets: bound.asked.clone(),
@@ -55,20 +58,19 @@ impl Got {
 }
 
 impl Calls {
-    /// The packages that a program needs. Waits for them as long as that takes, or as long as `patience` if there is one.
-    /// Dropping the future leaves a build running, because whoever asks again needs it.
+    /// The packages that a program needs. Waits until they are there, or up to `max_wait` if it is given. Dropping the future
+    /// leaves a build running, because the next call for the same packages needs it.
     ///
     /// # Errors
     ///
-    /// The answer to the call, if it does not get what it names.
+    /// When the packages that the call names are refused or not there in time.
     pub(super) async fn packages_for(
         &self,
         language: &Arc<Language>,
         wanted: WantedPackages,
-        client: &Client,
-        tell: Option<&Tell>,
-        patience: Option<Duration>,
-    ) -> Result<Got, Answer> {
+        call: &Call,
+        max_wait: Option<Duration>,
+    ) -> Result<GrantedPackages, CallError> {
         let WantedPackages { wanted, requires_python, mut notes } = wanted;
         let (names, field) = match wanted {
             Wanted::Nothing => (Vec::new(), ""),
@@ -84,32 +86,34 @@ impl Calls {
             }
             Wanted::Dependencies(texts) => {
                 let texts = self.packages.needed_of(language, texts, &mut notes).await;
-                match self.set_for(language, &texts, client, tell, patience).await {
-                    Ok(names) => (names, "entrypoint_code"),
-                    Err(note) => {
-                        notes.push(note);
-                        (Vec::new(), "")
-                    }
-                }
+                let found = self.set_for(language, &texts, call, max_wait).await;
+                (found.unwrap_or_else(|unmet| {
+                    notes.push(format!(
+                        "the program's dependencies ({}) were not installed, so it ran with what the image has: {unmet}",
+                        shown(&texts)
+                    ));
+                    Vec::new()
+                }), "entrypoint_code")
             }
         };
-        let mut got = Got { notes, ..Got::default() };
+        let mut granted = GrantedPackages { notes, ..GrantedPackages::default() };
         if !names.is_empty() {
             let began = Instant::now();
-            let set = self.get(language, &names, field, client, tell, patience).await?;
-            got.waited = began.elapsed();
-            got.bound = Some(BoundSet { asked: names, set });
+            let set = self.get(language, &names, call, max_wait).await;
+            let set = set.map_err(|error| error.in_field(field))?;
+            granted.waited = began.elapsed();
+            granted.bound = Some(BoundSet { asked: names, set });
         }
-        if let Some(tell) = tell {
-            tell("");
+        if let Some(steps) = &call.steps {
+            steps("");
         }
         if let Some(versions) = requires_python {
-            got.notes.extend(self.version_note(language, &versions).await);
+            granted.notes.extend(self.version_note(language, &versions).await);
         }
-        Ok(got)
+        Ok(granted)
     }
 
-    /// What to say of the packages that a cell lists in its code. A session has those with which it was opened, so a cell gets no
+    /// Remarks on the packages that a cell lists in its code. A session has those with which it was opened, so a cell gets no
     /// others.
     ///
     /// # Errors
@@ -147,14 +151,14 @@ impl Calls {
         Ok(notes)
     }
 
-    /// What to say of a cell's dependencies, unless they are there.
+    /// A remark on a cell's dependencies, unless they are there.
     async fn note_of_cell(
         &self,
         language: &Arc<Language>,
         bound: Option<&BoundSet>,
         texts: &[String],
     ) -> Option<String> {
-        let told = |advice: &str| {
+        let note = |advice: &str| {
             Some(format!(
                 "the cell's dependencies ({}) were not installed, so it ran with what its session has: {advice}",
                 shown(texts)
@@ -164,7 +168,7 @@ impl Calls {
         let parse = |text: &String| requirement::parse(interpreter, text);
         let wanted = match texts.iter().map(parse).collect::<Result<Vec<_>, _>>() {
             Ok(wanted) => wanted,
-            Err(error) => return told(&error.to_string()),
+            Err(error) => return note(&error.to_string()),
         };
         let is_bound = match bound {
             Some(bound) => self.packages.has_all(&bound.set.hash, &wanted).await,
@@ -176,9 +180,9 @@ impl Calls {
         let fitting = self.packages.satisfying(&language.name, &wanted);
         let asked = Asked { names_or_requirements: texts.to_vec() };
         match fitting.or_else(|| self.packages.promising(language, &wanted)) {
-            Some(name) => told(&open_with(&[name])),
-            None if self.packages.check(language, &asked).is_ok() => told(&open_with(texts)),
-            None => told(&self.no_set_has_them(language)),
+            Some(name) => note(&open_with(&[name])),
+            None if self.packages.check(language, &asked).is_ok() => note(&open_with(texts)),
+            None => note(&self.no_set_has_them(language).to_string()),
         }
     }
 
@@ -200,103 +204,52 @@ impl Calls {
         }
     }
 
-    fn no_set_has_them(&self, language: &Language) -> String {
+    fn no_set_has_them(&self, language: &Language) -> Unmet {
         let sets = self.packages.names(&language.name);
-        match sets.is_empty() {
-            true => "this server has no packages besides".to_owned(),
-            false => format!(
-                "no set of packages has all of them; the sets for {} are {}",
-                language.name,
-                sets.join(", ")
-            ),
-        }
-    }
-
-    /// Checks what a call names, without building anything.
-    ///
-    /// # Errors
-    ///
-    /// When it can't be used.
-    pub(super) async fn check_packages(
-        &self,
-        language: &Language,
-        names: Vec<String>,
-    ) -> Result<(), InvalidArgument> {
-        let names = self.packages.needed(language, names).await;
-        if names.is_empty() {
-            return Ok(());
-        }
-        let asked = Asked { names_or_requirements: names };
-        self.packages
-            .check(language, &asked)
-            .map_err(|refusal| InvalidArgument::new("packages", refusal.to_string()))
+        Unmet::NoSet { language: language.name.clone(), sets }
     }
 
     async fn get(
         &self,
         language: &Arc<Language>,
         names: &[String],
-        field: &str,
-        client: &Client,
-        tell: Option<&Tell>,
-        patience: Option<Duration>,
-    ) -> Result<Arc<isolator_pool::packages::PackageSet>, Answer> {
+        call: &Call,
+        max_wait: Option<Duration>,
+    ) -> Result<Arc<PackageSet>, CallError> {
         let asked = Asked { names_or_requirements: names.to_vec() };
         let last = Mutex::new(None);
         let say = |line: &str| {
             *lock(&last) = Some(line.to_owned());
-            if let Some(tell) = tell {
-                tell(line);
+            if let Some(steps) = &call.steps {
+                steps(line);
             }
         };
-        let getting = self.packages.get(language, &asked, client, Some(&say));
-        let got = match patience {
-            None => getting.await,
-            Some(patience) => match tokio::time::timeout(patience, getting).await {
-                Ok(got) => got,
-                Err(_) => {
-                    let step = lock(&last).clone();
-                    return Err(Ok(tool_result::packages_coming(patience, step.as_deref())));
-                }
-            },
-        };
-        got.map_err(|refusal| {
-            if !refusal.is_of_arguments() {
-                return Ok(tool_result::no_packages(&refusal));
+        let getting = self.packages.get(language, &asked, &call.client, Some(&say));
+        let Some(max_wait) = max_wait else { return Ok(getting.await?) };
+        match tokio::time::timeout(max_wait, getting).await {
+            Ok(got) => Ok(got?),
+            Err(_) => {
+                let step = lock(&last).clone();
+                Err(CallError::PackagesComing { waited: max_wait, step })
             }
-            let message = match field {
-                "packages" => refusal.to_string(),
-                _ => format!("in its block \"# /// script\", {refusal}"),
-            };
-            Err(InvalidArgument::new(field, message))
-        })
+        }
     }
 
-    /// What to ask for so that a program's dependencies are there: a set that has them, or they themselves if they can be
-    /// asked for. The error is a note for the caller; the program runs all the same.
+    /// The names to ask for so that a program's dependencies are there: a set that has them, or they themselves if they can be
+    /// asked for. Without them the program runs all the same.
     async fn set_for(
         &self,
         language: &Arc<Language>,
         texts: &[String],
-        client: &Client,
-        tell: Option<&Tell>,
-        patience: Option<Duration>,
-    ) -> Result<Vec<String>, String> {
-        let told = |why: &str| {
-            format!(
-                "the program's dependencies ({}) were not installed, so it ran with what the image has: {why}",
-                shown(texts)
-            )
-        };
-        let Some(interpreter) = language.kernel else {
-            return Err(told("its language has no packages"));
-        };
+        call: &Call,
+        max_wait: Option<Duration>,
+    ) -> Result<Vec<String>, Unmet> {
+        let interpreter = language.kernel.ok_or(Unmet::NoPackages)?;
         if texts.is_empty() {
             return Ok(Vec::new());
         }
         let parse = |text: &String| requirement::parse(interpreter, text);
-        let wanted: Result<Vec<Requirement>, _> = texts.iter().map(parse).collect();
-        let wanted = wanted.map_err(|error| told(&error.to_string()))?;
+        let wanted = texts.iter().map(parse).collect::<Result<Vec<Requirement>, _>>()?;
         // Then it also gets an interpreter that has imported what the image has.
         if self.packages.in_image(language, &wanted).await {
             return Ok(Vec::new());
@@ -307,27 +260,22 @@ impl Calls {
         // One that is not there yet may have them.
         if let Some(name) = self.packages.promising(language, &wanted) {
             let names = [name];
-            let _ = self.get(language, &names, "packages", client, tell, patience).await;
+            let _ = self.get(language, &names, call, max_wait).await;
             if let Some(name) = self.packages.satisfying(&language.name, &wanted) {
                 return Ok(vec![name]);
             }
         }
-        if self.config.packages.on_demand().is_some() {
-            let asked = Asked { names_or_requirements: texts.to_vec() };
-            let refused = |refusal: Refusal| told(&refusal.to_string());
-            self.packages.check(language, &asked).map_err(refused)?;
-            // If that fails, the program may still do with what the image has.
-            let getting = self.get(language, texts, "packages", client, tell, patience).await;
-            return match getting {
-                Ok(_) => Ok(texts.to_vec()),
-                Err(Err(error)) => Err(told(&error.message)),
-                Err(Ok(answer)) => Err(told(&first_text(&answer))),
-            };
+        if self.config.packages.on_demand().is_none() {
+            return Err(self.no_set_has_them(language));
         }
-        Err(told(&self.no_set_has_them(language)))
+        let asked = Asked { names_or_requirements: texts.to_vec() };
+        self.packages.check(language, &asked)?;
+        // If that fails, the program may still do with what the image has.
+        self.get(language, texts, call, max_wait).await?;
+        Ok(texts.to_vec())
     }
 
-    /// What to say of a program that is for other versions of Python than the image has.
+    /// A remark on a program that is for other versions of Python than the image has.
     async fn version_note(&self, language: &Arc<Language>, wanted: &str) -> Option<String> {
         let Ok(versions) = wanted.parse::<VersionSpecifiers>() else {
             return Some(
@@ -344,14 +292,31 @@ impl Calls {
 
 /// How to get a session that has these.
 fn open_with(names: &[String]) -> String {
-    let names: Vec<_> = names.iter().take(MOST_TOLD).map(|name| quoted(name)).collect();
+    let names: Vec<_> = names.iter().take(MOST_SHOWN).map(|name| quoted(name)).collect();
     format!("open a session with them (open_session with packages [{}])", names.join(", "))
 }
 
-/// The first line of an answer's text.
-fn first_text(answer: &rmcp::model::CallToolResult) -> String {
-    let text = answer.content.iter().find_map(|block| block.as_text());
-    let text = text.map(|text| text.text.as_str()).unwrap_or_default();
-    let line = text.split("\n\n").next().unwrap_or_default();
-    line.trim_start_matches("Packages error: ").to_owned()
+/// Why a program runs without its dependencies.
+#[derive(Debug, thiserror::Error)]
+enum Unmet {
+    #[error("its language has no packages")]
+    NoPackages,
+    #[error("{}", no_set(.language, .sets))]
+    NoSet { language: String, sets: Vec<String> },
+    #[error(transparent)]
+    Unreadable(#[from] requirement::BadRequirement),
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    #[error(transparent)]
+    Call(#[from] CallError),
+}
+
+fn no_set(language: &str, sets: &[String]) -> String {
+    match sets.is_empty() {
+        true => "this server has no packages besides".to_owned(),
+        false => format!(
+            "no set of packages has all of them; the sets for {language} are {}",
+            sets.join(", ")
+        ),
+    }
 }

@@ -92,7 +92,7 @@ def plain(folder):
 
 
 def forking(folder, modules):
-    """A server that imports the modules ahead, each group in a language of its own."""
+    """A server that imports the modules ahead, each group in its own language."""
     preloads = {group: {"interpreter": "python", "modules": its, "memoryMB": 1024} for group, its in modules.items()}
     return started(folder, {group: language(group, AT_ONCE, preload) for group, preload in preloads.items()})
 
@@ -106,7 +106,7 @@ async def output(server, language, code, **arguments):
 
 def drawing(modules, chosen):
     """The arguments of a call that draws: all that looks like it, or what was chosen."""
-    # A program that names more than a few modules gets no template of its own.
+    # A program that names more than a few modules gets no own template.
     imports = "".join(f"import {name}\n" for name in modules if not NOTICED & set(name.split(".")))
     return {
         "code": f"{imports}{DRAW}",
@@ -137,7 +137,7 @@ async def grouped_modules(server):
 
 
 async def plain_starts(server, modules):
-    """What plain starts find, by group."""
+    """The values of plain starts, by group."""
 
     async def one(group):
         found, preloaded = await output(server, "plain", **drawing(modules[group], None))
@@ -156,7 +156,7 @@ def drawn_by(starts):
 
 
 async def forks(server, group, modules, chosen):
-    """What forks of one template find."""
+    """The values of forks of one template."""
     by_template = collections.defaultdict(list)
     began = time.monotonic()
 
@@ -203,7 +203,7 @@ def common(found, chosen):
     return leaks
 
 
-async def test_forks_return_no_number_twice(tmp_path):
+async def test_forks_share_no_random_numbers(tmp_path):
     async with plain(tmp_path / "plain") as server:
         modules = await grouped_modules(server)
         starts = await plain_starts(server, modules)

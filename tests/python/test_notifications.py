@@ -1,4 +1,4 @@
-"""What a client is told when snippets change. It asks for it, or is told anyway in older revisions."""
+"""Notifications about changed snippets: on request, or without one in older revisions."""
 
 import os
 import re
@@ -48,7 +48,7 @@ async def names(client):
     return in_resources
 
 
-async def test_who_listens_is_told_of_what_it_asked_for(serve, snippets):
+async def test_a_subscriber_is_notified_of_what_it_asked_for(serve, snippets):
     async with serve("auto") as server:
         client = server.client
         wanted = [GREET, "isolator://pool", "snippet://none"]
@@ -77,7 +77,7 @@ async def test_who_listens_is_told_of_what_it_asked_for(serve, snippets):
                 assert await names(client) == []
 
 
-async def test_who_listens_is_told_of_the_end(serve):
+async def test_a_subscriber_is_notified_of_the_end(serve):
     async with serve("auto") as server:
         with anyio.fail_after(WITHIN_S):
             async with server.client.listen(tools_list_changed=True) as told:
@@ -86,7 +86,7 @@ async def test_who_listens_is_told_of_the_end(serve):
                 assert [event async for event in told] == []
 
 
-async def test_an_older_client_is_told_without_having_asked(serve, snippets):
+async def test_an_older_client_is_notified_without_a_subscription(serve, snippets):
     told = []
 
     async def tell(message):
@@ -98,7 +98,7 @@ async def test_an_older_client_is_told_without_having_asked(serve, snippets):
     async with serve("legacy", tell) as server:
         client = server.client
         await client.subscribe_resource(GREET)
-        # The stream of what is told may not be open yet.
+        # The stream of notifications may not be open yet.
         for number in range(WITHIN_S):
             (snippets / f"new_{number}.js").write_text("// New.\n")
             await anyio.sleep(1)
@@ -125,7 +125,7 @@ async def test_an_older_client_is_told_without_having_asked(serve, snippets):
         assert not seen(ResourceUpdatedNotification)
 
 
-async def test_what_is_not_told_can_not_be_subscribed_to(serve):
+async def test_resources_without_notifications_can_not_be_subscribed_to(serve):
     async with serve("legacy") as server:
         for uri, code in [("isolator://pool", -32602), ("snippet://none", -32002), ("x", -32002)]:
             with pytest.raises(MCPError) as raised:

@@ -1,7 +1,7 @@
-//! What all configurations of a server share about its sets of packages.
+//! The state that the tasks and the calls about sets of packages share.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Mutex, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::SystemTime;
 
 use isolator_pool::counts::Count;
@@ -12,8 +12,12 @@ use tokio::sync::{RwLock, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::jobs::Jobs;
-use super::line;
+use crate::config::Config;
+use crate::packages::backend::Backend;
+use crate::packages::blocking::blocking;
+use crate::packages::jobs::Jobs;
+use crate::packages::line;
+use crate::packages::refusal::Refusal;
 
 /// Counts for operators.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
@@ -31,7 +35,7 @@ pub(crate) struct PackageCounts {
     pub failed: u64,
 }
 
-/// What does not change with the configuration.
+/// The state that stays when the configuration changes.
 pub(super) struct Common {
     pub jobs: Jobs,
     /// Where builds wait for their turn.
@@ -70,5 +74,38 @@ impl Common {
             stop,
             tasks: TaskTracker::new(),
         }
+    }
+
+    /// Says that a set of the configuration has come, failed or gone.
+    pub(super) fn has_changed(&self) {
+        self.changes.send_modify(|number| *number += 1);
+    }
+}
+
+/// The state of one configuration that has packages.
+pub(super) struct Shared {
+    pub config: Arc<Config>,
+    pub backend: Arc<dyn Backend>,
+    /// Cancelled when another configuration has taken the place of this one.
+    pub replaced: CancellationToken,
+    pub common: Arc<Common>,
+}
+
+impl std::ops::Deref for Shared {
+    type Target = Common;
+
+    fn deref(&self) -> &Common {
+        &self.common
+    }
+}
+
+impl Shared {
+    /// Lets the backend read files, on a thread that may block.
+    pub(super) async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&dyn Backend) -> T + Send + 'static,
+    ) -> Result<T, Refusal> {
+        let backend = Arc::clone(&self.backend);
+        blocking(move || work(&*backend)).await.map_err(|_| Refusal::Stopping)
     }
 }

@@ -1,4 +1,4 @@
-"""Folders that somebody empties while a server uses them, such as a cleaner of old files. It makes them again."""
+"""Folders that a cleaner of old files empties while a server uses them. The server creates them again."""
 
 import os
 import shutil
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.only_on("embedded")
 
 @pytest.fixture
 def store(tmp_path_factory, monkeypatch):
-    """A store of images that nobody else uses."""
+    """A store of images for this test alone."""
     assert os.geteuid() == 0, "a store can be copied only by root: run these tests as root"
     folder = tmp_path_factory.mktemp("store")
     copy_images(folder)
@@ -34,7 +34,7 @@ def remove_files(folder):
             path.unlink()
 
 
-async def test_what_sandboxes_share_is_made_again(tmp_path, store):
+async def test_emptied_folders_of_sandboxes_are_created_again(tmp_path, store):
     async with serving(tmp_path) as server:
         await is_filled(server)
         instances = tmp_path / "isolator/instances"

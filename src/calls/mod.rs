@@ -1,0 +1,226 @@
+//! Calls: from the arguments of a tool to a result. Nothing here knows MCP.
+//!
+//! ```text
+//! arguments → Job → Served | CallError
+//! ```
+//!
+//! [`Calls::call`] serves a call of a tool: it takes the call's bytes from the budget ([`budget`]), makes a [`Job`] of its
+//! arguments ([`job`]), serves that, and says the status to the audit log. [`Calls::serve`] serves a job ([`serve`], and
+//! [`sessions`] for those of sessions): policies, packages, the run, and what went wrong, once for all kinds of jobs.
+//!
+//! A command does the same in its own process: it makes a job with [`crate::request::resolve`] and serves it.
+//!
+//! ```ignore
+//! let setup = Setup { config, pools, packages, audit: Audit::default(), traces: Traces::default() };
+//! let calls = Calls::new(&setup, Arc::new(Snippets::new(&setup.config)), Clients::One);
+//! let call = Call { client: Client::Host, watch: Some(watch), steps: Some(steps) };
+//! let mut note = Audit::default().begin(&call.client, "run");
+//!
+//! // A program in a new sandbox.
+//! let job = Job::Program(Box::new(resolve::program(arguments, &config, &snippets)?));
+//! let Served::Ran(ran) = calls.serve(job, &call, &mut note).await? else { … };
+//! let cause = explain::cause(ran.outcome(), &ran.context(&config, Caller::CommandLine, None));
+//!
+//! // A session with one cell. It does not expire while `opened.session` is held.
+//! let job = Job::Open(Box::new(resolve::opening(arguments, &config)?));
+//! let Served::Opened(opened) = calls.serve(job, &call, &mut note).await? else { … };
+//! let session = opened.session.another();
+//! let step = resolve::cell(arguments, &session.language, session.resources, &config.policies, &config)?;
+//! let job = Job::Step { session, job: Box::new(step), notes: Vec::new() };
+//! let Served::Ran(ran) = calls.serve(job, &call, &mut note).await? else { … };
+//! calls.serve(Job::Close(opened.session.id.clone()), &call, &mut note).await?;
+//! ```
+//!
+//! What a command sets differently, it changes in the resolved job before it serves it: standard input with any bytes
+//! (`job.run.stdin`), other files that come back (`job.run.files`), the width of a screen (`CellRun::Code`).
+
+pub(crate) mod budget;
+mod error;
+mod job;
+mod packages;
+mod replay;
+mod serve;
+pub(crate) mod served;
+mod sessions;
+mod tool;
+
+use std::sync::Arc;
+
+use isolator_pool::pool::admission::Client;
+use isolator_pool::pool::pools::Pools;
+use isolator_pool::run::output::Watch;
+
+use self::budget::Budget;
+use crate::audit::{Audit, Note};
+use crate::config::Config;
+use crate::packages::Packages;
+use crate::request::snippets::Snippets;
+use crate::request::understand::given::Given;
+use crate::sessions::Sessions;
+use crate::traces::Traces;
+
+pub(crate) use error::CallError;
+pub(crate) use job::Job;
+pub(crate) use served::Served;
+pub(crate) use tool::ToolName;
+
+/// Serves calls; cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Calls {
+    config: Arc<Config>,
+    snippets: Arc<Snippets>,
+    pools: Arc<Pools>,
+    in_flight: Budget,
+    sessions: Sessions,
+    packages: Packages,
+    clients: Clients,
+}
+
+/// The parts of a server that change with its configuration.
+#[derive(Clone)]
+pub(crate) struct Setup {
+    /// The configuration.
+    pub config: Arc<Config>,
+    /// Its pools.
+    pub pools: Arc<Pools>,
+    /// Its sets of packages.
+    pub packages: Packages,
+    /// Its audit log.
+    pub audit: Audit,
+    /// The traces of the server, which are the same for all.
+    pub traces: Traces,
+}
+
+/// How many clients a server has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Clients {
+    /// The host that started it.
+    One,
+    /// Any number, each limited so that it leaves something for the others.
+    Several,
+}
+
+impl Clients {
+    /// The part of something that one client can have.
+    pub(crate) const fn share_of(self, all: usize) -> usize {
+        match self {
+            Self::One => all,
+            Self::Several => all / 2,
+        }
+    }
+}
+
+/// Receives the step before a program can start, such as building its packages, in a line for people; an empty line when it can.
+pub(crate) type Steps = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// A call, besides its arguments.
+#[derive(Clone)]
+pub(crate) struct Call {
+    /// The caller.
+    pub client: Client,
+    /// Receives the program's output, if the caller follows it.
+    pub watch: Option<Watch>,
+    /// Receives the steps before that.
+    pub steps: Option<Steps>,
+}
+
+impl Calls {
+    /// For one client or for several.
+    pub(crate) fn new(setup: &Setup, snippets: Arc<Snippets>, clients: Clients) -> Self {
+        let Setup { config, pools, packages, .. } = setup;
+        let in_flight = config.requests.max_in_flight.as_usize();
+        let sessions = Sessions::new(config.sessions, clients == Clients::One, Arc::clone(pools));
+        Self {
+            config: Arc::clone(config),
+            snippets,
+            pools: Arc::clone(pools),
+            in_flight: Budget::new(in_flight, clients.share_of(in_flight)),
+            sessions,
+            packages: packages.clone(),
+            clients,
+        }
+    }
+
+    /// For calls that begin under another configuration. All sessions stay.
+    pub(crate) fn reconfigured(&self, setup: &Setup, snippets: Arc<Snippets>) -> Self {
+        let Setup { config, pools, packages, .. } = setup;
+        let (has_one, in_flight) = (self.clients == Clients::One, config.requests.max_in_flight.as_usize());
+        self.in_flight.set_limits(in_flight, self.clients.share_of(in_flight));
+        Self {
+            config: Arc::clone(config),
+            snippets,
+            pools: Arc::clone(pools),
+            in_flight: self.in_flight.clone(),
+            sessions: self.sessions.reconfigured(config.sessions, has_one, Arc::clone(pools)),
+            packages: packages.clone(),
+            clients: self.clients,
+        }
+    }
+
+    /// The configuration of these calls.
+    pub(crate) fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The pools in which they run.
+    pub(crate) fn pools(&self) -> &Pools {
+        &self.pools
+    }
+
+    /// The packages that they can have.
+    pub(crate) fn packages(&self) -> &Packages {
+        &self.packages
+    }
+
+    /// The sessions of all clients.
+    pub(crate) fn sessions(&self) -> Sessions {
+        self.sessions.clone()
+    }
+
+    /// Whether a tool can be called.
+    pub(crate) fn offers(&self, tool: ToolName) -> bool {
+        match tool {
+            ToolName::OpenSession => self.opens_sessions(),
+            // Those from before another configuration can still be used.
+            tool if tool.is_of_sessions() => self.has_sessions(),
+            // A run may have been detached before another configuration.
+            ToolName::GetResult => true,
+            tool => tool.is_listed(&self.config),
+        }
+    }
+
+    fn has_sessions(&self) -> bool {
+        self.opens_sessions() || self.sessions.is_any_open()
+    }
+
+    fn opens_sessions(&self) -> bool {
+        self.config.sessions.max > 0
+    }
+
+    /// Serves a call of a tool. Dropping the future ends the program and removes its sandbox.
+    ///
+    /// # Errors
+    ///
+    /// When nothing has run, or the sandbox failed. The failure of a program is an outcome.
+    pub(crate) async fn call(
+        &self,
+        tool: ToolName,
+        arguments: Given,
+        call: &Call,
+        note: &mut Note,
+    ) -> Result<Served, CallError> {
+        let mut share = self.in_flight.share(&call.client);
+        let served = match self.understand(tool, arguments, &call.client, &mut share, note) {
+            Ok(job) => self.serve(job, call, note).await,
+            Err(error) => Err(error),
+        };
+        match &served {
+            Ok(served) => note.answered(served.status()),
+            Err(error) => {
+                note.answered(error.status());
+                error.log();
+            }
+        }
+        served
+    }
+}

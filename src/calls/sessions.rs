@@ -1,0 +1,210 @@
+//! Sessions: opening and rewinding them, and running steps in them.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use isolator_pool::engine::preload::Interpreter;
+use isolator_pool::pool::session::{CellEnd, CellOutcome, Rewound, SessionError};
+use isolator_pool::run::outcome::Status;
+use isolator_pool::run::output::Watch;
+
+use super::replay::to_run_again;
+use super::served::{Opened, Replayed, Served};
+use super::{Call, CallError, Calls};
+use crate::audit::Note;
+use crate::request::arguments::InvalidArgument;
+use crate::request::packages::WantedPackages;
+use crate::request::resolve::{OpenJob, StepJob};
+use crate::result::receipt::ReceiptReport;
+use crate::sessions::journal::{EntryEnd, JournalEntry, Step};
+use crate::sessions::{InUse, OpenSession, Sessions};
+
+/// How long a step that was interrupted can run at least when it is run again.
+const LEAST_TIME: Duration = Duration::from_secs(1);
+
+/// A session whose handle its client does not have yet. It ends if the client goes away before.
+struct Unanswered<'a> {
+    sessions: &'a Sessions,
+    session: InUse,
+    is_answered: bool,
+}
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        if !self.is_answered {
+            // An error means that it has ended by itself.
+            let _ = self.sessions.close(&self.session.client, &self.session.id);
+        }
+    }
+}
+
+impl Calls {
+    /// Opens a session, with its first files and the steps of the session that it repeats.
+    pub(super) async fn open_session(
+        &self,
+        job: OpenJob,
+        call: &Call,
+        note: &mut Note,
+    ) -> Result<Served, CallError> {
+        let OpenJob { mut wish, packages: mut names, first, replay, mut notes } = job;
+        let mut steps = VecDeque::new();
+        let mut replayed = None;
+        if let Some(handle) = replay {
+            let found = self.sessions.journal(&call.client, &handle);
+            let (language, journal) =
+                found.ok_or_else(|| InvalidArgument::no_such_session("replay", &handle))?;
+            if language != wish.language.name {
+                let message =
+                    format!("that session's language is {language}: open one in the same language");
+                return Err(InvalidArgument::new("replay", message).into());
+            }
+            if names.is_empty() {
+                names = journal.packages().to_vec();
+            }
+            steps.extend(journal.entries().filter_map(to_run_again));
+            replayed = Some(Replayed { forgotten: journal.missing(), ..Replayed::default() });
+        }
+        let max_wait = Some(self.config.results.detach_after);
+        let wanted = WantedPackages::named(names);
+        let mut packages = self.packages_for(&wish.language, wanted, call, max_wait).await?;
+        notes.append(&mut packages.notes);
+        wish.packages = packages.bound.clone();
+        let (session, receipt, mut evicted) =
+            self.sessions.open(&call.client, &self.config, wish).await?;
+        notes.append(&mut evicted);
+        note.place(&session.language.name, Some(&session.id));
+        note.limits(session.idle_timeout, session.resources);
+        note.took(receipt.start, receipt.found);
+        packages.note(note);
+        let receipt = ReceiptReport::of_opening(&session.session, &receipt, packages.used());
+        let mut unanswered = Unanswered { sessions: &self.sessions, session, is_answered: false };
+        let session = &unanswered.session;
+        if let Some(mut first) = first {
+            // Without its files it is not what was asked for.
+            note.files(first.sent());
+            let (policies, language) = (&self.config.policies, &session.language.name);
+            let unchecked = std::mem::take(&mut first.unchecked);
+            self.check_policies(policies, language, unchecked, &call.client, &mut notes).await?;
+            let ran = self.run_step(session, first, None, &mut notes).await;
+            ran.map_err(|error| CallError::of_session(error, session))?;
+        }
+        if let Some(replayed) = &mut replayed {
+            self.replay(session, steps, replayed, call.watch.clone(), &mut notes).await?;
+            self.sessions.count_replay();
+        }
+        unanswered.is_answered = true;
+        let session = unanswered.session.another();
+        Ok(Served::Opened(Box::new(Opened { session, receipt, replayed, notes })))
+    }
+
+    /// Runs a cell, and notes it in the journal. `notes` get the sessions that have ended because their memory is needed.
+    pub(super) async fn run_step(
+        &self,
+        session: &InUse,
+        job: StepJob,
+        watch: Option<Watch>,
+        notes: &mut Vec<String>,
+    ) -> Result<CellOutcome, SessionError> {
+        let StepJob { mut run, step, files, has_lost_files, .. } = job;
+        run.watch = watch;
+        let (calls, open, timeout) = (self.clone(), session.shared(), run.timeout);
+        // The session's task calls this, also if the call was cancelled.
+        let done = move |ran: &Result<CellOutcome, SessionError>| {
+            let entry =
+                JournalEntry { cell: 0, step, files, has_lost_files, timeout, end: EntryEnd::Ran };
+            calls.note_step(&open, entry, ran);
+        };
+        let ran = session.session.run(run, done).await;
+        if let Err(error) = &ran {
+            self.pools.count_failed_cell(&session.language.name, error);
+        }
+        notes.append(&mut self.sessions.keep_to_memory(&session.client));
+        ran
+    }
+
+    /// Notes and counts a step that has run, or with which its session has ended.
+    fn note_step(
+        &self,
+        session: &OpenSession,
+        mut entry: JournalEntry,
+        ran: &Result<CellOutcome, SessionError>,
+    ) {
+        let (is_code, is_cell) =
+            (matches!(entry.step, Step::Code { .. }), !matches!(entry.step, Step::Files));
+        match ran {
+            Ok(outcome) => {
+                entry.cell = outcome.cell;
+                if outcome.end == Some(CellEnd::Interrupted)
+                    && outcome.outcome.status != Status::Timeout
+                {
+                    // Without another interrupt it would run until its deadline the next time.
+                    entry.timeout = outcome.outcome.wall.max(LEAST_TIME);
+                }
+                entry.end = if !outcome.is_alive {
+                    EntryEnd::SessionEnded
+                } else if outcome.undone > 0 && is_code {
+                    EntryEnd::Undone
+                } else if outcome.outcome.status == Status::Timeout {
+                    EntryEnd::TimedOut
+                } else {
+                    EntryEnd::Ran
+                };
+                self.sessions.note(session, |journal| {
+                    if outcome.undone > 1 {
+                        journal.undo(outcome.undone - 1);
+                    }
+                    journal.add(entry);
+                });
+                self.sessions.count_undone(outcome.undone);
+                let counts = self.pools.counts_of(&session.language.name).filter(|_| is_cell);
+                if let Some(counts) = counts {
+                    let took = outcome.times.queue + outcome.times.total;
+                    counts.ran_cell(outcome.outcome.status, took);
+                }
+            }
+            // It is not known how far it came.
+            Err(SessionError::Ended(_)) => {
+                entry.end = EntryEnd::SessionEnded;
+                self.sessions.note(session, |journal| journal.add(entry));
+            }
+            // It did not run.
+            Err(_) => {}
+        }
+    }
+
+    /// Undoes cells.
+    pub(super) async fn rewind_session(
+        &self,
+        session: &InUse,
+        cells: u32,
+    ) -> Result<Served, CallError> {
+        let (sessions, open) = (self.sessions.clone(), session.shared());
+        let done = move |rewound: &Result<Rewound, SessionError>| {
+            if let Ok(Rewound { cells: undone @ 1.., .. }) = *rewound {
+                sessions.note(&open, |journal| journal.undo(undone));
+                sessions.count_undone(undone);
+            }
+        };
+        let rewound = session.session.rewind(cells, done).await;
+        let (undone, left) = rewound.map_err(|error| CallError::of_session(error, session))?;
+        if undone == 0 {
+            let message = no_such_checkpoint(session, cells, left);
+            return Err(InvalidArgument::new("cells", message).into());
+        }
+        Ok(Served::Rewound { undone, left, expires_at: session.expires_at() })
+    }
+}
+
+/// Why cells can't be rewound.
+fn no_such_checkpoint(session: &OpenSession, cells: u32, left: u32) -> String {
+    if session.language.kernel != Some(Interpreter::Python) {
+        return format!("sessions in {} can't be rewound", session.language.name);
+    }
+    match left {
+        0 => "no cell can be rewound: there is no checkpoint".to_owned(),
+        left => {
+            let end = if cells == 1 { "" } else { "s" };
+            format!("there is no checkpoint {cells} cell{end} back; the oldest one is {left} back")
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! The sources of metrics: the parts of a server that count.
+
+use std::sync::Arc;
+
+use isolator_pool::pool::pools::Pools;
+
+use super::operations::Operations;
+use super::reloads::Reloads;
+use crate::audit::Audit;
+use crate::packages::Packages;
+use crate::sessions::Sessions;
+use crate::traces::Traces;
+
+/// The number and size of things that are kept for clients.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Held {
+    /// The kind of things.
+    pub kind: &'static str,
+    /// Their number.
+    pub count: usize,
+    /// Their size in bytes, as it counts towards the limit.
+    pub bytes: usize,
+}
+
+/// The sources of the numbers.
+pub(crate) struct Sources {
+    /// The kind of the engine.
+    pub engine: &'static str,
+    /// The pools.
+    pub pools: Arc<Pools>,
+    /// The sessions.
+    pub sessions: Sessions,
+    /// The answers to clients.
+    pub operations: Arc<Operations>,
+    /// The sets of packages.
+    pub packages: Packages,
+    /// The audit log.
+    pub audit: Audit,
+    /// The things that are kept for clients.
+    pub held: Vec<Held>,
+    /// The traces of calls.
+    pub traces: Traces,
+    /// The attempts to load the configuration again.
+    pub reloads: Arc<Reloads>,
+}

@@ -1,0 +1,58 @@
+//! The errors of the store.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// An operation of the store that failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StoreError {
+    /// There is no such set.
+    #[error("the set {0} is not in the store")]
+    NoSuchSet(String),
+    /// Processes use the set.
+    #[error("the set {0} is in use")]
+    InUse(String),
+    /// A file of the set was changed since it was built.
+    #[error(
+        "the set {hash} was changed since it was built ({what}): remove it with `isolator packages rm {hash}`"
+    )]
+    Changed {
+        /// The set.
+        hash: String,
+        /// The difference.
+        what: String,
+    },
+    /// The disk is full.
+    #[error("no space is left for packages in {}: free some, or remove sets with `isolator packages prune`", .0.display())]
+    Full(PathBuf),
+    /// Something is out of the way, and its files are still there.
+    #[error("{} could not be deleted and still takes room: {error}; `isolator packages prune` and the next start try it again", folder.display())]
+    Left {
+        /// Where it is now.
+        folder: PathBuf,
+        /// The cause.
+        #[source]
+        error: io::Error,
+    },
+    /// A file or folder can't be used.
+    #[error("{}: {error}", path.display())]
+    Io {
+        /// Its path.
+        path: PathBuf,
+        /// The cause.
+        #[source]
+        error: io::Error,
+    },
+}
+
+impl StoreError {
+    /// The error of a file or folder.
+    pub(in crate::packages) fn io(path: &Path, error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                Self::Full(path.parent().unwrap_or(path).to_owned())
+            }
+            _ => Self::Io { path: path.to_owned(), error },
+        }
+    }
+}
