@@ -24,7 +24,7 @@ const CANCELLED: &str = "cancelled";
 
 /// The note of a call. Its line is written when it is dropped, so a call that is cancelled has one, too. It does nothing if
 /// there is no audit log.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Note(Option<Box<Begun>>);
 
 #[derive(Debug)]

@@ -35,7 +35,9 @@
 //! (`job.run.stdin`), other files that come back (`job.run.files`), the width of a screen (`CellRun::Code`).
 
 pub(crate) mod budget;
+mod command;
 mod error;
+pub(crate) mod finished;
 mod job;
 mod packages;
 mod replay;

@@ -20,7 +20,7 @@ use crate::sessions::BoundSet;
 
 /// The packages that a call gets.
 #[derive(Debug, Default)]
-pub(super) struct GrantedPackages {
+pub(crate) struct GrantedPackages {
     /// The set, if it gets one.
     pub bound: Option<BoundSet>,
     /// How long it took until the set was there.
@@ -31,7 +31,7 @@ pub(super) struct GrantedPackages {
 
 impl GrantedPackages {
     /// The set for the program.
-    pub(super) fn set(&self) -> Option<Arc<PackageSet>> {
+    pub(crate) fn set(&self) -> Option<Arc<PackageSet>> {
         self.bound.as_ref().map(|bound| Arc::clone(&bound.set))
     }
 
@@ -64,7 +64,7 @@ impl Calls {
     /// # Errors
     ///
     /// When the packages that the call names are refused or not there in time.
-    pub(super) async fn packages_for(
+    pub(crate) async fn packages_for(
         &self,
         language: &Arc<Language>,
         wanted: WantedPackages,

@@ -248,7 +248,7 @@ impl AskedServer {
     }
 }
 
-fn read_token(file: &Path) -> anyhow::Result<String> {
+pub(super) fn read_token(file: &Path) -> anyhow::Result<String> {
     let text = fs::read_to_string(file).with_context(|| file.display().to_string())?;
     let token = text.trim();
     if !token.bytes().all(|byte| byte.is_ascii_graphic()) {
@@ -258,7 +258,10 @@ fn read_token(file: &Path) -> anyhow::Result<String> {
 }
 
 /// Trusts what the certificates in a file have signed, and nothing else; without a file, what this machine trusts.
-fn trusting(client: ClientBuilder, authority: Option<&Path>) -> anyhow::Result<ClientBuilder> {
+pub(super) fn trusting(
+    client: ClientBuilder,
+    authority: Option<&Path>,
+) -> anyhow::Result<ClientBuilder> {
     let Some(file) = authority else { return Ok(client) };
     let unusable = || format!("{}: certificates in PEM must be in it", file.display());
     let pem = fs::read(file).with_context(|| file.display().to_string())?;

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io::IsTerminal;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -11,6 +11,7 @@ use isolator_pool::engine::{EngineError, Image};
 use isolator_pool::lock::lock;
 use isolator_pool::quote::escaped;
 
+use crate::calls;
 use crate::commands::complain;
 
 /// How often the line on a terminal changes if nothing happens, for the time in it.
@@ -67,6 +68,15 @@ impl Steps {
         Self { began: Instant::now(), what, how, shown: Mutex::new(Shown::Nothing), last: None }
     }
 
+    /// The same for the packages that were named, or that a program depends on.
+    pub(super) fn of_packages(names: &[String]) -> Arc<Self> {
+        let what = match names {
+            [] => "the set of packages for the program".to_owned(),
+            names => format!("the set of packages for {}", names.join(", ")),
+        };
+        Arc::new(Self::new(what, "is built, which is done once"))
+    }
+
     /// The same for an image.
     pub(super) fn of_image(images: &ImageProvider, name: &str) -> Self {
         let how = match images.is_built(name) {
@@ -84,6 +94,18 @@ impl Steps {
             (self.shown, self.last) = (Mutex::new(Shown::All), None);
         }
         self
+    }
+
+    /// Receives the steps of the packages of a call; an empty one ends them.
+    pub(super) fn receiver(self: &Arc<Self>) -> calls::Steps {
+        let steps = Arc::clone(self);
+        Arc::new(move |step| match step {
+            "" => {
+                steps.clear();
+                *lock(&steps.shown) = Shown::Nothing;
+            }
+            step => steps.show(step),
+        })
     }
 
     /// Waits for the work whose steps are shown. If it fails, the last lines are shown, and if nobody waits for it anymore, that it

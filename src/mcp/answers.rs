@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use isolator_pool::pool::admission::Client;
 use isolator_pool::run::output::Watch;
+use serde_json::Value;
 
 use crate::audit::{Audit, Note};
 use crate::calls::{Call, CallError, Calls, Clients, Setup, Steps, ToolName};
@@ -104,7 +105,7 @@ impl Answers {
 
     /// Answers a call. Dropping the future ends the program and removes its sandbox, unless it was detached. A long run is
     /// detached before its caller gives up, unless the caller says that it `waits`, even if it follows the progress: many hosts
-    /// ask for progress and wait no longer for it.
+    /// ask for progress and wait no longer for it. `finished` is what `isolator run` [wants](crate::calls::finished::Wanted).
     ///
     /// # Errors
     ///
@@ -115,12 +116,16 @@ impl Answers {
         arguments: Given,
         call: Call,
         waits: bool,
+        finished: Option<Value>,
     ) -> Result<Arc<Answer>, NoSuchTool> {
         if let Some(why) = self.audit.refusal() {
             return Ok(Arc::new(Answer::failure(why, "error")));
         }
         let mut note = self.audit.begin(&call.client, name);
         let tool = ToolName::named(name).filter(|tool| self.calls.offers(*tool));
+        if let (Some(ToolName::ExecuteCode), Some(wanted)) = (tool, finished) {
+            return Ok(self.run_command_line(arguments, wanted, &call, note).await);
+        }
         Ok(match tool {
             None => {
                 note.answered("no_such_tool");
@@ -151,6 +156,35 @@ impl Answers {
         // Its line is written now.
         drop(note);
         Arc::new(answer)
+    }
+
+    /// Runs a program for `isolator run`, which gets the end of the program in its own form.
+    async fn run_command_line(
+        &self,
+        arguments: Given,
+        wanted: Value,
+        call: &Call,
+        mut note: Note,
+    ) -> Arc<Answer> {
+        // Nothing in them is corrected: they are what the user wrote.
+        let arguments = serde_json::from_str(&arguments.to_string());
+        let served = match (arguments, serde_json::from_value(wanted)) {
+            (Ok(arguments), Ok(wanted)) => {
+                self.calls.run_command_line(arguments, wanted, call, &mut note).await
+            }
+            (Err(error), _) | (_, Err(error)) => {
+                Err(InvalidArgument::new("arguments", error.to_string()).into())
+            }
+        };
+        match served {
+            Ok(finished) => Arc::new(Answer::finished(&finished)),
+            Err(error) => {
+                note.answered(error.status());
+                Arc::new(
+                    self.renderer(&call.client).answer(ToolName::ExecuteCode, Err(error)).await,
+                )
+            }
+        }
     }
 
     /// Serves a call in a task of its own if that takes long. The program then goes on when the call is answered, and the line of

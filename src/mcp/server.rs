@@ -19,6 +19,7 @@ use rmcp::{RoleServer, ServerHandler};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
+use crate::calls::finished::FINISHED;
 use crate::calls::{Call, Clients, Setup, ToolName};
 use crate::current::Current;
 use crate::mcp::answers::{Answers, NoSuchTool};
@@ -441,6 +442,7 @@ impl ServerHandler for Server {
             steps: progress.as_ref().map(Progress::steps),
         };
         let waits = context.meta.get(DETACH) == Some(&Value::Bool(false));
+        let finished = context.meta.get(FINISHED).cloned();
         let progress_sent = async {
             match &progress {
                 Some(progress) => progress.tell().await,
@@ -454,7 +456,7 @@ impl ServerHandler for Server {
             // program and removes its sandbox.
             () = context.ct.cancelled() => cancelled("the call was cancelled"),
             () = gone.cancelled() => cancelled("the client has disconnected"),
-            answer = now.answers.answer(&request.name, arguments, call, waits) => match answer {
+            answer = now.answers.answer(&request.name, arguments, call, waits, finished) => match answer {
                 Ok(answer) => {
                     let end = if answer.is_failure { OperationEnd::ToolError } else { OperationEnd::Fine };
                     (Ok(Arc::unwrap_or_clone(answer)), end)

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 
 use isolator_pool::quote::quoted;
 use schemars::JsonSchema;
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// Arguments of `check_syntax`.
@@ -63,8 +63,8 @@ mod sessions;
 
 pub(crate) use sessions::{OneSession, OpenSession, RewindSession, RunCommand};
 
-/// Arguments of `execute_code`.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
+/// Arguments of `execute_code`. Commands send them to servers.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Arguments {
     /// Handle from open_session: the code runs there as the next cell.
@@ -136,7 +136,7 @@ pub(crate) struct GetResult {
 }
 
 /// A file that comes with the program.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(inline)]
 pub(crate) struct AdditionalFile {
@@ -153,7 +153,7 @@ pub(crate) struct AdditionalFile {
 }
 
 /// How a file's content is written.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(inline)]
 pub(crate) enum Encoding {
     // Descriptions of these would turn the plain list of names in the schema into a choice between schemas.

@@ -17,7 +17,15 @@ const LIBRARIES: [(&str, &[&str]); 14] = [
     ("plotters", &["bench/src/"]),
     ("prometheus_client", &["src/metrics/"]),
     ("rustyline", &["src/commands/session/prompt.rs"]),
-    ("reqwest", &["pool/src/engine/store/registry/", "src/traces/", "src/commands/operators.rs"]),
+    (
+        "reqwest",
+        &[
+            "pool/src/engine/store/registry/",
+            "src/traces/",
+            "src/commands/operators.rs",
+            "src/commands/server.rs",
+        ],
+    ),
     ("opentelemetry", &["src/traces/"]),
     ("opentelemetry_sdk", &["src/traces/"]),
     ("opentelemetry_otlp", &["src/traces/"]),

@@ -18,6 +18,7 @@ mod http;
 mod images;
 mod imports;
 mod install;
+mod local_server;
 mod package_sets;
 mod policies;
 mod pool;

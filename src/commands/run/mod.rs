@@ -1,31 +1,26 @@
 //! `isolator run`: runs one program from the command line, in a sandbox made for it.
 
 pub(super) mod input;
+mod local;
 mod output;
+mod remote;
 
 use crate::commands::options::mebibytes;
 use clap::Args;
 use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
 
-use anyhow::bail;
-use isolator_pool::pool::admission::Client;
-use isolator_pool::run::outcome::Status;
-
-use crate::app::{App, PoolFill};
+use crate::calls::finished::{Finished, Wanted};
 use crate::commands::Work;
+use crate::commands::server::{Server, ServerOptions};
 use crate::commands::signals::{stop_signal, stopped_by};
-use crate::commands::steps::ensure_image;
-use crate::commands::wanted_sets::WantedSets;
 use crate::config::Config;
-use crate::request::pack;
-use crate::request::resolve::{self, ProgramJob};
-use crate::request::snippets::Snippets;
-use crate::result::receipt::UsedPackages;
+use crate::request::arguments::Arguments;
 
-use output::{Output, Served};
+use input::Names;
+use local::Program;
+use output::Output;
 
 /// Arguments of `isolator run`.
 #[derive(Debug, Args)]
@@ -69,6 +64,9 @@ pub struct RunArguments {
     /// CPU limit in cores
     #[arg(long, value_name = "CORES")]
     pub cpus: Option<f64>,
+    /// The server
+    #[command(flatten)]
+    pub server: ServerOptions,
     /// Arguments of the program: the first word after its file, and everything that follows. Write -- before a first one
     /// that begins with a hyphen
     #[arg(trailing_var_arg = true)]
@@ -82,67 +80,40 @@ pub fn run(config: Config, command: RunArguments) -> Work {
         let command = input::understood(command)?;
         let output = Output::new(&command)?;
         let stdin = input::standard_input(&config, &command)?;
+        let servers = Server::candidates(&command.server, &config)?;
         let (arguments, names) = input::arguments(&config, command)?;
-        let request = resolve::program(arguments, &config, &Snippets::new(&config));
-        let mut request = request.map_err(|error| names.explain(&error))?;
-        let ProgramJob { run, .. } = &mut request;
-        pack::refuse_more_than_memory(&run.workspace, &stdin, run.resources.memory)
-            .map_err(|error| names.explain(&error))?;
-        run.stdin = stdin;
-        run.files = Some(output.wanted(&config));
-        let name = &request.language.name;
-        let found = config.policies.check(name, request.unchecked.clone(), &Client::Host).await?;
-        if !found.is_empty() {
-            bail!(
-                "the policy for {name} forbids something in the program, so it was not run:\n{found}"
-            );
-        }
-        let app = App::new(&config).await?;
+        let wanted = Wanted { files: output.wants_files(), stdin, max_wait_ms: None };
         let mut stop_signal = pin!(stop_signal()?);
-        // Before the program has to wait for a sandbox, because building an image takes longer than that.
-        let image = &request.language.sandbox.image.name;
-        tokio::select! {
-            image = ensure_image(&app.images, image, output.is_quiet()) => image?,
-            signal = &mut stop_signal => {
-                app.give_up().await?;
-                return Ok(stopped_by(signal));
-            }
+        let finished = tokio::select! {
+            finished = through_server(&servers, &arguments, &wanted, &names) => finished?,
+            signal = &mut stop_signal => return Ok(stopped_by(signal)),
         };
-        let pools = Arc::new(app.start_pools(&config, PoolFill::Nothing)?);
-        let client = Client::Host;
-        let sets = WantedSets::new(&config, &pools, output.is_quiet())?;
-        let wanted = std::mem::take(&mut request.packages);
-        let ended = tokio::select! {
-            ran = async {
-                let given = sets.of(&request.language, wanted).await?;
-                request.run.packages = given.as_ref().map(|given| Arc::clone(&given.set));
-                let name = &request.language.name;
-                let (outcome, receipt) = pools.execute(name, &client, &request.run).await?;
-                let failed = outcome.status == Status::Error;
-                let packages = match failed {
-                    true => Some(sets.known(&config, &request.language).await),
-                    false => None,
-                };
-                anyhow::Ok((outcome, receipt, given, packages))
-            } => Ok(ran),
-            signal = stop_signal => Err(signal),
-        };
-        sets.close().await;
-        let closed = pools.close(Duration::ZERO).await;
-        let (outcome, receipt, given, packages) = match ended {
-            Ok(ran) => ran?,
-            Err(signal) => {
-                closed?;
-                return Ok(stopped_by(signal));
-            }
-        };
-        closed?;
-        let used = given.map(|given| UsedPackages {
-            sets: given.asked,
-            hash: given.set.hash.clone(),
-            waited: given.waited,
-        });
-        let served = Served { receipt: &receipt, used, packages };
-        output.pass_on(outcome, served, &config, &request)
+        if let Some(finished) = finished {
+            return output.pass_on(&finished, &config);
+        }
+        let program = Program { arguments, wanted, names, is_quiet: output.is_quiet() };
+        match local::execute(&config, program, stop_signal).await? {
+            Ok(finished) => output.pass_on(&finished, &config),
+            Err(signal) => Ok(stopped_by(signal)),
+        }
     })
+}
+
+/// Runs the program in the first of the servers that takes it. Returns nothing if none does, and the command can do without.
+async fn through_server(
+    servers: &[Server],
+    arguments: &Arguments,
+    wanted: &Wanted,
+    names: &Names,
+) -> anyhow::Result<Option<Finished>> {
+    for server in servers {
+        match remote::execute(server, arguments, wanted, names).await? {
+            Some(finished) => {
+                tracing::info!("the program ran in {}", server.name());
+                return Ok(Some(finished));
+            }
+            None => tracing::info!("{} did not run the program", server.name()),
+        }
+    }
+    Ok(None)
 }

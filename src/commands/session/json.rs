@@ -21,6 +21,9 @@ pub(super) struct Line<'a> {
     signal: Option<i32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     message: Option<&'a str>,
+    /// Remarks for the author of the cell.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    notes: &'a [String],
     /// How the code ended: ended, raised, interrupted, exited or died.
     #[serde(skip_serializing_if = "Option::is_none")]
     end: Option<&'static str>,
@@ -69,7 +72,11 @@ fn is_zero(number: &u64) -> bool {
 /// # Errors
 ///
 /// When it can't be written as JSON.
-pub(super) fn line(cell: &CellOutcome, message: Option<&str>) -> serde_json::Result<String> {
+pub(super) fn line(
+    cell: &CellOutcome,
+    message: Option<&str>,
+    notes: &[String],
+) -> serde_json::Result<String> {
     let outcome = &cell.outcome;
     let (exit_code, signal) = match outcome.end {
         Some(End::Code(code)) => (Some(code), None),
@@ -83,6 +90,7 @@ pub(super) fn line(cell: &CellOutcome, message: Option<&str>) -> serde_json::Res
         exit_code,
         signal,
         message,
+        notes,
         end: cell.end.map(end),
         stdout: text(&outcome.stdout.to_bytes()),
         stderr: text(&outcome.stderr.to_bytes()),
@@ -190,11 +198,11 @@ mod tests {
             times: CellTimes::default(),
         };
         assert!(has_failed(&cell));
-        let line = line(&cell, Some("why")).unwrap();
+        let line = line(&cell, Some("why"), &["note".to_owned()]).unwrap();
         assert!(!line.contains('\n'));
         let value: Value = serde_json::from_str(&line).unwrap();
         let expected = json!({
-            "cell": 3, "status": "error", "exit_code": 1, "message": "why", "end": "raised",
+            "cell": 3, "status": "error", "exit_code": 1, "message": "why", "notes": ["note"], "end": "raised",
             "stdout": "a\nb\u{fffd}", "stderr": "", "result": {"text/plain": "1"},
             "shown": [{"image/png": BASE64.encode(png)}], "undone": 1, "checkpoints": 2,
             "background_shown": [{"text/plain": "0"}], "is_alive": true, "ms": 0.0, "cpu_ms": 0.0,

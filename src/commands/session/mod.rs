@@ -21,15 +21,15 @@ use std::time::Duration;
 use anyhow::Context as _;
 use isolator_pool::engine::preload::Interpreter;
 use isolator_pool::pool::admission::Client;
-use isolator_pool::pool::pools::Pools;
 use isolator_pool::run::output::Stream;
 use tokio::sync::mpsc;
 
-use crate::app::{self, App, PoolFill};
-use crate::commands::Work;
+use crate::app::{self, App};
+use crate::calls::Call;
+use crate::commands::own_calls::OwnCalls;
 use crate::commands::signals::{Interrupts, end_signal, stopped_by};
-use crate::commands::steps::ensure_image;
-use crate::commands::wanted_sets::WantedSets;
+use crate::commands::steps::{Steps, ensure_image};
+use crate::commands::{Work, complain};
 use crate::config::Config;
 use crate::request::packages::WantedPackages;
 
@@ -105,15 +105,13 @@ pub fn session(config: Config, command: SessionArguments) -> Work {
                 return Ok(stopped_by(libc::SIGINT));
             }
         };
-        let pools = Arc::new(app.start_pools(&config, PoolFill::Nothing)?);
-        let sets = WantedSets::new(&config, &pools, command.quiet)?;
+        let own = OwnCalls::start(&app, &config)?;
         let talked = tokio::select! {
-            talked = talk(&config, &setup, &command, pending, &pools, &sets, interrupts) => talked,
+            talked = talk(&config, &setup, &command, pending, &own, interrupts) => talked,
             signal = end_signal => Ok(stopped_by(signal)),
         };
-        sets.close().await;
         // Whatever has ended it, nothing may be left.
-        let closed = pools.close(END_GRACE).await;
+        let closed = own.close(END_GRACE).await;
         let code = talked?;
         closed?;
         Ok(code)
@@ -125,19 +123,25 @@ async fn talk(
     setup: &Setup,
     command: &SessionArguments,
     pending: Pending,
-    pools: &Pools,
-    sets: &WantedSets,
+    own: &OwnCalls,
     mut interrupts: Interrupts,
 ) -> anyhow::Result<ExitCode> {
-    let client = Client::Host;
+    let steps = Steps::of_packages(&command.packages);
+    let receiver = (!command.quiet).then(|| steps.receiver());
+    let call = Call { client: Client::Host, watch: None, steps: receiver };
     let wanted = WantedPackages::named(command.packages.clone());
-    let given = tokio::select! {
-        given = sets.of(&setup.language, wanted) => given?,
+    let granted = steps.follow(own.calls.packages_for(&setup.language, wanted, &call, None));
+    let granted = tokio::select! {
+        granted = granted => granted.map_err(setup::explain)?,
         () = interrupts.next() => return Ok(stopped_by(libc::SIGINT)),
     };
-    let request = setup.request(config, given.map(|given| given.set));
+    for note in granted.notes.iter().filter(|_| !command.quiet) {
+        complain(&format!("isolator: {note}"));
+    }
+    let request = setup.request(config, granted.set());
+    let name = &setup.language.name;
     let (session, _) = tokio::select! {
-        opened = pools.open_session(&setup.language.name, &client, &request) => opened?,
+        opened = own.pools.open_session(name, &call.client, &request) => opened?,
         () = interrupts.next() => return Ok(stopped_by(libc::SIGINT)),
     };
     let is_interactive = !command.json && std::io::stdin().is_terminal();

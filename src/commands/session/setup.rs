@@ -10,6 +10,7 @@ use isolator_pool::pool::session::SessionRequest;
 use isolator_pool::run::workspace::WorkspaceBuilder;
 
 use super::SessionArguments;
+use crate::calls::CallError;
 use crate::commands::options::not_a_language;
 use crate::commands::run::input::with_unit;
 use crate::commands::sent_files;
@@ -47,10 +48,6 @@ impl Setup {
         let typescript = found.extension.as_deref().is_some_and(|it| TYPESCRIPT.contains(&it));
         let language = config.languages.get(&found.language.name).cloned();
         let language = language.with_context(|| format!("{} is gone", found.language.name))?;
-        let as_option = |error: InvalidArgument| {
-            let InvalidArgument { field, message } = error;
-            anyhow!("{}: {}", option(&field).unwrap_or(&field), with_options(&message))
-        };
         let limits = &config.limits;
         let asked = command.timeout.clone().map(with_unit);
         let timeout = timeout(asked.as_deref(), limits).map_err(as_option)?;
@@ -87,6 +84,19 @@ impl Setup {
     pub(super) fn cell_name(&self, cell: u32) -> String {
         let usual = self.language.extensions.first().map_or("", String::as_str);
         format!("cell-{cell}{}", if self.typescript { TYPESCRIPT[0] } else { usual })
+    }
+}
+
+/// An error of an argument in the words of the command line.
+fn as_option(InvalidArgument { field, message }: InvalidArgument) -> anyhow::Error {
+    anyhow!("{}: {}", option(&field).unwrap_or(&field), with_options(&message))
+}
+
+/// An error of a call in the words of the command line.
+pub(super) fn explain(error: CallError) -> anyhow::Error {
+    match error {
+        CallError::Invalid(error) => as_option(error),
+        error => error.into(),
     }
 }
 

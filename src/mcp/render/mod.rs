@@ -15,6 +15,7 @@ use rmcp::model::{CallToolResult, ContentBlock, ProtocolVersion, Resource, Resou
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use crate::calls::finished::{FINISHED, Finished};
 use crate::calls::served::{Ran, RunEnd};
 use crate::calls::{CallError, Calls, Served, ToolName};
 use crate::mcp::tools::Tested;
@@ -242,6 +243,21 @@ impl Answer {
                 Self::failure("The answer could not be written.", "error")
             }
         }
+    }
+
+    /// The end of a program for a command.
+    pub(super) fn finished(finished: &Finished) -> Self {
+        let content = vec![ContentBlock::text("The program has ended; see _meta.")];
+        let mut answer = Self::new(content, finished.code != 0, finished.status);
+        match serde_json::to_value(finished) {
+            Ok(value) => {
+                answer.result.meta.get_or_insert_default().insert(FINISHED.to_owned(), value);
+            }
+            Err(error) => {
+                tracing::error!(%error, "the end of a program could not be written as JSON")
+            }
+        }
+        Self { weight: finished.weight(), ..answer }
     }
 
     /// An answer that only says in words why the call failed.

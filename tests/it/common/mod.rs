@@ -85,6 +85,7 @@ pub(crate) fn prepared(mut command: Command, directory: &Path) -> Command {
         .current_dir(directory)
         .env("XDG_STATE_HOME", state(directory))
         .env("XDG_CONFIG_HOME", directory.join("config"))
+        .env("XDG_RUNTIME_DIR", directory.join("runtime"))
         .env(OF_THE_SERVER.0, OF_THE_SERVER.1)
         .env_remove("ISOLATOR_CONFIG")
         .env_remove("RUST_LOG");

@@ -20,7 +20,7 @@ impl<'a> Console<'a> {
         let cause = cell::cause(cause, cell);
         let notes = explain::notes(&cell.outcome, &[], &context);
         if self.style.is_json {
-            self.screen.line(&json::line(cell, cause.as_deref())?).await?;
+            self.screen.line(&json::line(cell, cause.as_deref(), &notes)?).await?;
         } else {
             self.show_to_people(cell, cause, &notes).await?;
         }

@@ -1,0 +1,73 @@
+//! Runs programs for `isolator run`, in its own process or in a server.
+
+use std::time::Duration;
+
+use isolator_pool::WantedFiles;
+use isolator_pool::run::outcome::Status;
+
+use super::finished::{Finished, Wanted};
+use super::served::Served;
+use super::{Call, CallError, Calls, Job};
+use crate::audit::Note;
+use crate::request::arguments::Arguments;
+use crate::request::pack::refuse_more_than_memory;
+use crate::request::resolve;
+
+impl Calls {
+    /// Runs a program in a new sandbox. The arguments are exact, so nothing in them is corrected. Dropping the future ends the
+    /// program and removes its sandbox.
+    ///
+    /// # Errors
+    ///
+    /// As [`serve`](Self::serve).
+    pub(crate) async fn run_command_line(
+        &self,
+        arguments: Arguments,
+        wanted: Wanted,
+        call: &Call,
+        note: &mut Note,
+    ) -> Result<Finished, CallError> {
+        let Wanted { files, stdin, max_wait_ms } = wanted;
+        let mut share = self.in_flight.share(&call.client);
+        if !share.grow(arguments.weight() + stdin.len()) {
+            let most = self.config.requests.max_in_flight.as_usize();
+            return Err(CallError::TooMuchAtOnce(most));
+        }
+        if let Some(code) = &arguments.entrypoint_code {
+            note.code(code);
+        }
+        if let Some(snippet) = &arguments.snippet_name {
+            note.snippet(snippet);
+        }
+        let mut job = resolve::program(arguments, &self.config, &self.snippets)?;
+        refuse_more_than_memory(&job.run.workspace, &stdin, job.run.resources.memory)?;
+        if !stdin.is_empty() {
+            // The only one is that a snippet gets no input.
+            job.notes.clear();
+        }
+        job.run.stdin = stdin;
+        job.run.files = Some(self.wanted_files(files));
+        job.max_wait = max_wait_ms.map(Duration::from_millis);
+        let Served::Ran(ran) = self.serve(Job::Program(Box::new(job)), call, note).await? else {
+            unreachable!("a program is run")
+        };
+        if ran.outcome().status == Status::Error && ran.language.kernel.is_some() {
+            // Advice names the sets that are there.
+            self.packages.look(&ran.language.name).await;
+        }
+        note.answered(ran.outcome().status.as_str());
+        Ok(Finished::new(*ran, &self.config, &self.packages))
+    }
+
+    /// The files that a sandbox sends: all or none. It lists them in either case.
+    fn wanted_files(&self, is_wanted: bool) -> WantedFiles {
+        match is_wanted {
+            true => WantedFiles {
+                globs: vec!["**".to_owned()],
+                pictures: true,
+                most: self.config.results.files.as_bytes(),
+            },
+            false => WantedFiles::default(),
+        }
+    }
+}

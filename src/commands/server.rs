@@ -1,0 +1,331 @@
+//! A running server that a command uses: the one that `--server` names, or one of this user with the same configuration.
+//!
+//! A request is a message of MCP's newest revision, which needs no session, sent by HTTP: to a URL, or through a Unix socket.
+
+use std::future::poll_fn;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::str::FromStr;
+
+use anyhow::{Context as _, bail};
+use clap::Args;
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST};
+use http::{HeaderMap, HeaderValue, Method, StatusCode};
+use hyper::body::{Body as _, Incoming};
+use hyper_util::rt::TokioIo;
+use reqwest::redirect::Policy;
+use reqwest::{Client, Url};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio_util::task::TaskTracker;
+
+use crate::commands::operators::{read_token, trusting};
+use crate::config::Config;
+use crate::local_socket::{self, CONFIGURATION};
+
+/// The revision of the protocol.
+const REVISION: &str = "2026-07-28";
+
+/// The longest answer, in bytes.
+const MAX_ANSWER: usize = 256 << 20;
+
+/// The server that a command uses.
+#[derive(Debug, Clone, Args)]
+pub struct ServerOptions {
+    /// Server to use: the URL of its MCP endpoint, such as https://server.example/mcp, or the path of its Unix socket; none
+    /// for no server [default: a server of this user with the same configuration, if one is running]
+    #[arg(long, value_name = "URL|SOCKET|none")]
+    pub server: Option<ServerAddress>,
+    /// File with the token for the server at a URL, if it wants one
+    #[arg(long, value_name = "FILE", requires = "server")]
+    pub token_file: Option<PathBuf>,
+}
+
+/// A server, as a user writes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ServerAddress {
+    /// None: the command makes the sandbox itself.
+    None,
+    /// The URL of its MCP endpoint.
+    Url(Url),
+    /// The path of its Unix socket.
+    Socket(PathBuf),
+}
+
+impl FromStr for ServerAddress {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "none" {
+            return Ok(Self::None);
+        }
+        if !text.contains("://") {
+            return Ok(Self::Socket(text.into()));
+        }
+        let url = Url::parse(text).ok().filter(|url| ["http", "https"].contains(&url.scheme()));
+        url.map(Self::Url).ok_or_else(|| {
+            "expected a URL such as https://server.example/mcp, the path of a socket, or none"
+                .to_owned()
+        })
+    }
+}
+
+/// Why a request has no result.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum RequestError {
+    /// The request did not reach the server, so nothing has run.
+    #[error("{server} can't be reached: {source:#}")]
+    Unreachable {
+        /// The server.
+        server: String,
+        /// The cause.
+        source: anyhow::Error,
+    },
+    /// The server has another configuration, so nothing has run.
+    #[error("{0} has another configuration")]
+    OtherConfiguration(String),
+    /// The server answers with an error of HTTP or of the protocol.
+    #[error("{server} refuses the request: {message}")]
+    Refused {
+        /// The server.
+        server: String,
+        /// Its message.
+        message: String,
+        /// Whether it refused the request before it looked into it.
+        is_by_http: bool,
+    },
+    /// The answer did not arrive, so it is unknown what has run.
+    #[error("no answer came from {server}: {source:#}")]
+    NoAnswer {
+        /// The server.
+        server: String,
+        /// The cause.
+        source: anyhow::Error,
+    },
+}
+
+impl RequestError {
+    /// Whether it is certain that nothing has run.
+    pub(super) const fn is_before_run(&self) -> bool {
+        match self {
+            Self::Unreachable { .. } | Self::OtherConfiguration(_) => true,
+            Self::Refused { is_by_http, .. } => *is_by_http,
+            Self::NoAnswer { .. } => false,
+        }
+    }
+}
+
+/// A server to send requests to.
+#[derive(Debug)]
+pub(super) struct Server {
+    channel: Channel,
+    /// Its name in messages.
+    name: String,
+    /// Whether the user named it. Otherwise the command can do without it.
+    pub(super) is_chosen: bool,
+}
+
+#[derive(Debug)]
+enum Channel {
+    Url { client: Client, url: Url, token: Option<HeaderValue> },
+    Socket { path: PathBuf, configuration: Option<HeaderValue> },
+}
+
+impl Server {
+    /// The servers to try, in this order; none if the command is to make the sandbox itself.
+    ///
+    /// # Errors
+    ///
+    /// When the token can't be read.
+    pub(super) fn candidates(
+        options: &ServerOptions,
+        config: &Config,
+    ) -> anyhow::Result<Vec<Self>> {
+        let Some(address) = &options.server else {
+            let configuration = HeaderValue::from_str(&local_socket::fingerprint(config)).ok();
+            let found = local_socket::sockets().into_iter();
+            return Ok(found.map(|path| Self::at(path, configuration.clone(), false)).collect());
+        };
+        let token = options.token_file.as_deref().map(read_token).transpose()?;
+        Ok(match address {
+            ServerAddress::None => Vec::new(),
+            ServerAddress::Socket(path) => vec![Self::at(path.clone(), None, true)],
+            ServerAddress::Url(url) => vec![Self::behind(url.clone(), token)?],
+        })
+    }
+
+    fn at(path: PathBuf, configuration: Option<HeaderValue>, is_chosen: bool) -> Self {
+        let name = format!("the server at {}", path.display());
+        Self { channel: Channel::Socket { path, configuration }, name, is_chosen }
+    }
+
+    fn behind(url: Url, token: Option<String>) -> anyhow::Result<Self> {
+        // Fails if it was installed before, which is fine: this program has only one provider.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        // A token must reach this server and no other.
+        let client = Client::builder().no_proxy().redirect(Policy::none());
+        let client = match url.scheme() {
+            // It needs no certificates, and a machine may have none.
+            "http" => client.tls_certs_only([]),
+            _ => trusting(client, None)?,
+        };
+        let token = token.map(|token| HeaderValue::try_from(format!("Bearer {token}")));
+        let token = token.transpose().context("the token has characters that no token has")?;
+        let name = format!("the server at {url}");
+        let client = client.build().context("no client for HTTP can be made")?;
+        Ok(Self { channel: Channel::Url { client, url, token }, name, is_chosen: true })
+    }
+
+    /// Its name in messages.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Calls a tool, and returns its result. `meta` is added to the `_meta` of the request. Dropping the future cancels the call.
+    ///
+    /// # Errors
+    ///
+    /// See [`RequestError`].
+    pub(super) async fn call_tool(
+        &self,
+        tool: &str,
+        arguments: &impl serde::Serialize,
+        meta: Value,
+    ) -> Result<Value, RequestError> {
+        let parameters = json!({ "name": tool, "arguments": arguments, "_meta": meta });
+        self.request("tools/call", tool, parameters).await
+    }
+
+    /// Sends a request. `name` is the tool that it is about.
+    async fn request(
+        &self,
+        method: &str,
+        name: &str,
+        mut parameters: Value,
+    ) -> Result<Value, RequestError> {
+        let meta = &mut parameters["_meta"];
+        meta["io.modelcontextprotocol/protocolVersion"] = json!(REVISION);
+        meta["io.modelcontextprotocol/clientInfo"] =
+            json!({ "name": "isolator", "version": env!("CARGO_PKG_VERSION") });
+        meta["io.modelcontextprotocol/clientCapabilities"] = json!({});
+        let body = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": parameters });
+        let headers = [
+            (ACCEPT.as_str(), "application/json, text/event-stream"),
+            (CONTENT_TYPE.as_str(), "application/json"),
+            ("mcp-protocol-version", REVISION),
+            ("mcp-method", method),
+            ("mcp-name", name),
+        ];
+        let headers = headers.into_iter().filter_map(|(name, value)| {
+            Some((name.parse::<http::HeaderName>().ok()?, value.parse::<HeaderValue>().ok()?))
+        });
+        let (status, text) = self.send(body.to_string(), headers.collect()).await?;
+        if status == StatusCode::PRECONDITION_FAILED {
+            return Err(RequestError::OtherConfiguration(self.name.clone()));
+        }
+        let is_by_http = !status.is_success();
+        let refused =
+            |message| RequestError::Refused { server: self.name.clone(), message, is_by_http };
+        match message_in(&text) {
+            Some(Message { result: Some(result), .. }) => Ok(result),
+            Some(Message { error: Some(error), .. }) => Err(refused(error.message)),
+            _ => Err(refused(format!(
+                "{status}: {}",
+                text.trim().chars().take(500).collect::<String>()
+            ))),
+        }
+    }
+
+    async fn send(
+        &self,
+        body: String,
+        headers: HeaderMap,
+    ) -> Result<(StatusCode, String), RequestError> {
+        let unreachable = |source| RequestError::Unreachable { server: self.name.clone(), source };
+        let no_answer = |source| RequestError::NoAnswer { server: self.name.clone(), source };
+        match &self.channel {
+            Channel::Url { client, url, token } => {
+                let mut request = client.post(url.clone()).headers(headers).body(body);
+                if let Some(token) = token {
+                    request = request.header(AUTHORIZATION, token);
+                }
+                let sent = request.send().await.map_err(reqwest::Error::without_url);
+                let mut answer = sent.map_err(|error| match error.is_connect() {
+                    true => unreachable(error.into()),
+                    false => no_answer(error.into()),
+                })?;
+                let (status, mut text) = (answer.status(), Vec::new());
+                while let Some(part) =
+                    answer.chunk().await.map_err(|error| no_answer(error.without_url().into()))?
+                {
+                    extend(&mut text, &part).map_err(no_answer)?;
+                }
+                Ok((status, String::from_utf8_lossy(&text).into_owned()))
+            }
+            Channel::Socket { path, configuration } => {
+                let stream =
+                    local_socket::connect(path).await.map_err(|it| unreachable(it.into()))?;
+                let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
+                let (mut sender, connection) = handshake.map_err(|it| unreachable(it.into()))?;
+                let connection =
+                    tokio_util::task::AbortOnDropHandle::new(TaskTracker::new().spawn(connection));
+                let mut request = http::Request::new(reqwest::Body::from(body));
+                *request.method_mut() = Method::POST;
+                *request.uri_mut() = http::Uri::from_static("/mcp");
+                *request.headers_mut() = headers;
+                let headers = request.headers_mut();
+                headers.insert(HOST, HeaderValue::from_static("localhost"));
+                headers.extend(
+                    configuration
+                        .clone()
+                        .map(|it| (http::HeaderName::from_static(CONFIGURATION), it)),
+                );
+                let answer =
+                    sender.send_request(request).await.map_err(|it| no_answer(it.into()))?;
+                let status = answer.status();
+                let text = collect(answer.into_body()).await.map_err(no_answer)?;
+                drop(connection);
+                Ok((status, String::from_utf8_lossy(&text).into_owned()))
+            }
+        }
+    }
+}
+
+async fn collect(mut body: Incoming) -> anyhow::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    while let Some(frame) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
+        if let Ok(part) = frame?.into_data() {
+            extend(&mut text, &part)?;
+        }
+    }
+    Ok(text)
+}
+
+fn extend(text: &mut Vec<u8>, part: &[u8]) -> anyhow::Result<()> {
+    text.extend_from_slice(part);
+    if text.len() > MAX_ANSWER {
+        bail!("the answer has more than {} MiB", MAX_ANSWER >> 20);
+    }
+    Ok(())
+}
+
+/// The parts of a message that are used.
+#[derive(Deserialize)]
+struct Message {
+    result: Option<Value>,
+    error: Option<ErrorObject>,
+}
+
+#[derive(Deserialize)]
+struct ErrorObject {
+    message: String,
+}
+
+/// The answer in a body: the whole body, or the last event of a stream.
+fn message_in(text: &str) -> Option<Message> {
+    serde_json::from_str(text).ok().or_else(|| {
+        let events = text.lines().filter_map(|line| line.strip_prefix("data:"));
+        let mut messages = events.filter_map(|data| serde_json::from_str::<Message>(data).ok());
+        messages.rfind(|message| message.result.is_some() || message.error.is_some())
+    })
+}
