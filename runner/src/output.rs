@@ -47,14 +47,6 @@ struct Stream {
     keeper: Keeper,
 }
 
-/// The counts of an [`Output`] that has ended, and its pipes.
-pub(crate) struct Finished {
-    pub(crate) stdout: StreamCount,
-    pub(crate) stderr: StreamCount,
-    /// The pipes that other processes still hold.
-    pub(crate) pipes: [Option<File>; 2],
-}
-
 impl Output {
     pub(crate) fn new(pipes: [Option<File>; 2], limits: &OutputLimits) -> Self {
         let OutputLimits { head, tail, kill } = *limits;
@@ -99,14 +91,14 @@ impl Output {
         self.stdout.keeper.total + self.stderr.keeper.total > self.kill
     }
 
-    /// Sends the tails.
-    pub(crate) fn finish(self, to_server: &mut FrameWriter<File>) -> io::Result<Finished> {
-        let Self { stdout, stderr, .. } = self;
-        Ok(Finished {
-            stdout: send_tail(stdout.keeper, Kind::Stdout, to_server)?,
-            stderr: send_tail(stderr.keeper, Kind::Stderr, to_server)?,
-            pipes: [stdout.pipe, stderr.pipe],
-        })
+    /// Sends the tails. Returns the counts of both streams, and the pipes that other processes still hold.
+    pub(crate) fn finish(
+        self,
+        to_server: &mut FrameWriter<File>,
+    ) -> io::Result<([StreamCount; 2], [Option<File>; 2])> {
+        let (stdout, out) = self.stdout.finish(to_server)?;
+        let (stderr, err) = self.stderr.finish(to_server)?;
+        Ok(([stdout, stderr], [out, err]))
     }
 }
 
@@ -121,16 +113,12 @@ impl Stream {
             }
         }
     }
-}
 
-fn send_tail(
-    keeper: Keeper,
-    kind: Kind,
-    to_server: &mut FrameWriter<File>,
-) -> io::Result<StreamCount> {
-    let (tail, count) = keeper.finish();
-    to_server.queue(kind, &tail)?;
-    Ok(count)
+    fn finish(self, to_server: &mut FrameWriter<File>) -> io::Result<(StreamCount, Option<File>)> {
+        let (tail, count) = self.keeper.finish();
+        to_server.queue(self.kind, &tail)?;
+        Ok((count, self.pipe))
+    }
 }
 
 /// Keeps the first `head` and the last `tail` bytes of a stream in bounded memory.

@@ -73,7 +73,8 @@ impl Session<'_> {
             _ => self.background.add(pipes),
         }
         super::reap();
-        let exit = ended.as_exit(&before, &cell.disks);
+        let Ended { said, shown_dropped, .. } = ended;
+        let exit = ended.into_exit(&before, &cell.disks);
         self.counted = cgroup::Counters::read();
         let background_dropped = self.background.send(self.to_server)?;
         let (more_files, in_tmp) = changes::report(
@@ -88,14 +89,14 @@ impl Session<'_> {
         }
         Ok(CellEnded {
             exit: Exit { more_files, in_tmp, unpack, spawn, ..exit },
-            end: is_code.then_some(ended.said.unwrap_or(CellEnd::Died)),
+            end: is_code.then_some(said.unwrap_or(CellEnd::Died)),
             undone,
             no_checkpoint,
             checkpoints: self.kernels.as_ref().map_or(0, |kernels| kernels.checkpoints()),
             is_alive,
             memory: cgroup::memory(),
             background_dropped,
-            shown_dropped: ended.shown_dropped,
+            shown_dropped,
         })
     }
 

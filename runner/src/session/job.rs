@@ -60,7 +60,7 @@ pub(crate) fn run_job(
     let limits = (job.deadline, &job.output);
     let running = Running::program(process, Others::End(spares), started, cpu_before, limits);
     let ended = session.supervise(running, &stdin, 0)?;
-    let exit = ended.as_exit(&session.counted, &job.disks);
+    let exit = ended.into_exit(&session.counted, &job.disks);
     let (more_files, in_tmp) = changes::report(
         &session.workdir,
         &mut given,

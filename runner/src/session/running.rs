@@ -75,6 +75,11 @@ impl Running {
         }
     }
 
+    /// Whether the session ends with it.
+    pub(super) fn ends_session(&self) -> bool {
+        matches!(self.program, Some(Program { others: Others::End(_), .. }))
+    }
+
     /// The interpreters that a run has left over.
     pub(super) fn spares(&mut self) -> Option<&mut Spares> {
         match self.program.as_mut().map(|program| &mut program.others) {

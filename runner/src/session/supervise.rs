@@ -14,7 +14,6 @@ use super::Session;
 use super::channel::Said;
 use super::running::{Others, Program, Running};
 use super::shown::ShownSoFar;
-use crate::output::Finished;
 use crate::poll::{self, readable};
 use crate::{cgroup, processes, unpack};
 
@@ -37,12 +36,7 @@ const READS_AT_ONCE: usize = 16;
 
 /// How a cell has ended.
 pub(super) struct Ended {
-    end: End,
-    killed: Option<KillReason>,
-    wall: Duration,
-    cpu: Duration,
-    stdout: StreamCount,
-    stderr: StreamCount,
+    exit: Exit,
     /// The pipes that other processes still hold.
     pub(super) pipes: [Option<File>; 2],
     /// How its code ended, as the kernel says.
@@ -116,7 +110,8 @@ impl Session<'_> {
                     self.interrupt(&running);
                 }
             }
-            let is_cancelled = self.is_cancelled(&running)?;
+            // Instead of cancelling a run, the server removes its sandbox.
+            let is_cancelled = !running.ends_session() && self.is_cancelled(&running)?;
             if killed.is_none() {
                 killed = if running.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                     Some(KillReason::Deadline)
@@ -151,7 +146,7 @@ impl Session<'_> {
         for _ in 0..2 {
             running.output.read(self.to_server)?;
         }
-        if running.spares().is_some() && !running.output.is_closed() {
+        if running.ends_session() && !running.output.is_closed() {
             // Background children end with the program, as they do with a container.
             processes::kill_everything();
             running.output.drain(DRAIN_TIMEOUT, self.to_server)?;
@@ -165,20 +160,14 @@ impl Session<'_> {
         let killed = killed.filter(|_| {
             matches!(end, End::Signal(_)) || matches!(said, Some((CellEnd::Interrupted, _)))
         });
-        let Finished { stdout, stderr, pipes } = running.output.finish(self.to_server)?;
-        let said = said.map(|(end, _)| end);
-        let shown_dropped = shown.dropped;
+        let ([stdout, stderr], pipes) = running.output.finish(self.to_server)?;
+        let ended = Ended::without_run(end);
         Ok(Ended {
-            end,
-            killed,
-            wall,
-            cpu,
-            stdout,
-            stderr,
+            exit: Exit { killed, wall, cpu, stdout, stderr, ..ended.exit },
             pipes,
-            said,
+            said: said.map(|(end, _)| end),
             is_gone,
-            shown_dropped,
+            shown_dropped: shown.dropped,
             is_lost,
         })
     }
@@ -187,7 +176,9 @@ impl Session<'_> {
         let mut fds = Vec::with_capacity(8);
         fds.extend(running.output.pipes().map(|pipe| readable(pipe.as_fd())));
         fds.extend(self.background.fds().map(readable));
-        fds.push(readable(self.from_server.get_ref().as_fd()));
+        if !running.ends_session() {
+            fds.push(readable(self.from_server.get_ref().as_fd()));
+        }
         match (&running.program, &self.kernels) {
             (Some(Program { process, others, .. }), _) => {
                 fds.push(readable(process.pidfd.as_fd()));
@@ -268,40 +259,36 @@ impl Ended {
     }
 
     fn without_run(end: End) -> Self {
-        Self {
+        let exit = Exit {
             end,
             killed: None,
             wall: Duration::ZERO,
             cpu: Duration::ZERO,
+            peak_memory: None,
+            oom_kills: 0,
+            refused_forks: 0,
+            full_disks: Vec::new(),
             stdout: StreamCount::default(),
             stderr: StreamCount::default(),
-            pipes: [None, None],
-            said: None,
-            is_gone: true,
-            shown_dropped: 0,
-            is_lost: false,
-        }
-    }
-
-    /// The report, apart from the files and from what was done before the start. `before` is what was counted then.
-    pub(super) fn as_exit(&self, before: &cgroup::Counters, disks: &[String]) -> Exit {
-        let after = cgroup::Counters::read();
-        Exit {
-            end: self.end,
-            killed: self.killed,
-            wall: self.wall,
-            cpu: self.cpu,
-            peak_memory: cgroup::peak_memory(),
-            oom_kills: after.oom_kills.saturating_sub(before.oom_kills),
-            refused_forks: after.refused_forks.saturating_sub(before.refused_forks),
-            full_disks: disks.iter().filter(|path| unpack::is_full(path)).cloned().collect(),
-            stdout: self.stdout,
-            stderr: self.stderr,
             more_files: false,
             in_tmp: Vec::new(),
             unpack: Duration::ZERO,
             spawn: Duration::ZERO,
             preloaded: false,
+        };
+        let pipes = [None, None];
+        Self { exit, pipes, said: None, is_gone: true, shown_dropped: 0, is_lost: false }
+    }
+
+    /// The report, apart from the files and from the time before the start. `before` is from then.
+    pub(super) fn into_exit(self, before: &cgroup::Counters, disks: &[String]) -> Exit {
+        let after = cgroup::Counters::read();
+        Exit {
+            peak_memory: cgroup::peak_memory(),
+            oom_kills: after.oom_kills.saturating_sub(before.oom_kills),
+            refused_forks: after.refused_forks.saturating_sub(before.refused_forks),
+            full_disks: disks.iter().filter(|path| unpack::is_full(path)).cloned().collect(),
+            ..self.exit
         }
     }
 }

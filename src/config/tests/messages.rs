@@ -177,7 +177,7 @@ fn messages_do_not_name_types_of_the_program() {
                 let told = problem.to_string();
                 for word in [
                     "Config",
-                    "Settings",
+                    "SizeSetting",
                     "u64",
                     "usize",
                     "f64",

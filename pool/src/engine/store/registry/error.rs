@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use reqwest::{StatusCode, Url};
 
-use super::http::MAX_REDIRECTS;
 use crate::error_chain::error_chain;
 
 /// Why a registry did not provide an image. `place` is an address without its secrets.
@@ -24,8 +23,8 @@ pub(super) enum RegistryError {
     NoAnswer { place: String, patience: Duration },
     #[error("{0} redirects to no address")]
     NoTarget(String),
-    #[error("it redirects more than {MAX_REDIRECTS} times")]
-    TooManyRedirects,
+    #[error("it redirects more than {0} times")]
+    TooManyRedirects(usize),
     #[error("{place} is too slow: {received} bytes of an answer in {waited:.0?}")]
     TooSlow { place: String, received: u64, waited: Duration },
     #[error("{place} sends an answer of more than {most} bytes")]

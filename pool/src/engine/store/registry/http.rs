@@ -14,7 +14,7 @@ use super::guard::{Guard, Resolver};
 use crate::quote::quoted;
 
 /// Redirects of one request. Registries use one or two, to their object storage.
-pub(super) const MAX_REDIRECTS: usize = 5;
+const MAX_REDIRECTS: usize = 5;
 
 /// The slowest registry that is waited for, in bytes for each second.
 const MIN_SPEED: u64 = 8 << 10;
@@ -88,7 +88,7 @@ impl Http {
             let target = target.and_then(|target| url.join(target).ok());
             url = target.ok_or_else(|| RegistryError::NoTarget(place(&url)))?;
         }
-        Err(RegistryError::TooManyRedirects)
+        Err(RegistryError::TooManyRedirects(MAX_REDIRECTS))
     }
 
     /// The content of an answer, of which at most `most` bytes are read.
