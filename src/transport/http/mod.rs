@@ -9,6 +9,7 @@ mod admin;
 mod alive;
 mod certificate;
 mod connections;
+mod cors;
 mod guard;
 mod half_close;
 mod head;
@@ -16,6 +17,7 @@ mod health;
 mod local;
 mod origins;
 mod page;
+
 pub(crate) mod reload;
 mod rules;
 mod sessions;
@@ -181,8 +183,8 @@ impl Http {
         let guard = Guard::new(rules.clone(), sessions, bodies, limits, answers, keep_alive);
         let router = protocol(server, guard, rules.clone(), ending.stop.clone())
             .fallback((StatusCode::NOT_FOUND, NOTHING_HERE))
-            .layer(origins::cors(rules.clone()))
-            .layer(from_fn_with_state(rules, origins::refuse_others));
+            .layer(cors::layer(rules.clone()))
+            .layer(from_fn_with_state(rules, cors::refuse_others));
         let router = health.route(router).layer(from_fn(head::check));
         let limits = limits_of_connections(&self.settings, Plan::new(config));
         let Self { listener, certificate, .. } = self;
