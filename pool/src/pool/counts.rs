@@ -69,7 +69,8 @@ impl Failure {
     /// Why a request with this error has none.
     pub fn of(error: &ExecuteError) -> Self {
         match error {
-            ExecuteError::Admission(AdmissionError::Closed)
+            ExecuteError::Aborted
+            | ExecuteError::Admission(AdmissionError::Closed)
             | ExecuteError::Checkout(
                 CheckoutError::Closed | CheckoutError::Sandbox(SandboxError::Closed),
             ) => Self::Stopping,

@@ -76,6 +76,9 @@ pub enum ExecuteError {
     /// The session did not open in its sandbox.
     #[error(transparent)]
     Session(#[from] SessionError),
+    /// The server stopped while the program was in its sandbox, where it may have run.
+    #[error("the server has ended the program, because it is shutting down")]
+    Aborted,
 }
 
 impl ExecuteError {
@@ -94,7 +97,7 @@ impl ExecuteError {
                     | RunError::NotLimited(_)
             ),
             Self::Session(error) => matches!(error, SessionError::Ended(_)),
-            Self::NoSuchPool(_) | Self::Admission(_) | Self::Checkout(_) => false,
+            Self::NoSuchPool(_) | Self::Admission(_) | Self::Checkout(_) | Self::Aborted => false,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! A request on its way: it is admitted, takes a sandbox of its pool, and gets another if nothing of it has begun in the first.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use isolator_runner::wire::{Opened, Wanted};
@@ -22,6 +23,9 @@ use crate::sandbox::{Armed, Sandbox};
 trait Work: Sync {
     /// Its result.
     type Done: Send;
+
+    /// Whether a program of the client runs.
+    const RUNS_PROGRAM: bool;
 
     /// The interpreter that the request wants.
     fn want(&self, pool: &Pool) -> Want;
@@ -45,6 +49,8 @@ struct ProgramWork<'a> {
 impl Work for ProgramWork<'_> {
     type Done = (Outcome, RunTimes);
 
+    const RUNS_PROGRAM: bool = true;
+
     fn want(&self, pool: &Pool) -> Want {
         pool.expect(self.request)
     }
@@ -66,6 +72,8 @@ struct SessionWork<'a>(&'a SessionRequest);
 
 impl Work for SessionWork<'_> {
     type Done = (Sandbox<Armed>, Opened);
+
+    const RUNS_PROGRAM: bool = false;
 
     fn want(&self, pool: &Pool) -> Want {
         pool.for_session(self.0)
@@ -150,10 +158,16 @@ impl Pools {
         work: W,
     ) -> Result<WorkDone<W::Done>, ExecuteError> {
         let counting = Counting::new(&pool.counts);
+        let is_at_work = AtomicBool::new(false);
         let served = tokio::select! {
             biased;
-            () = self.abort.cancelled() => Err(AdmissionError::Closed.into()),
-            served = self.admit_and_work(pool, client, work) => served,
+            () = self.abort.cancelled() => {
+                match W::RUNS_PROGRAM && is_at_work.load(Ordering::Relaxed) {
+                    true => Err(ExecuteError::Aborted),
+                    false => Err(AdmissionError::Closed.into()),
+                }
+            }
+            served = self.admit_and_work(pool, client, work, &is_at_work) => served,
         };
         let failure = served.as_ref().err().map(Failure::of);
         counting.end(failure);
@@ -163,11 +177,13 @@ impl Pools {
         served
     }
 
+    /// Admits a request and does its work. `is_at_work` is set while that is done in a sandbox.
     async fn admit_and_work<W: Work>(
         &self,
         pool: &Arc<Pool>,
         client: &Client,
         work: W,
+        is_at_work: &AtomicBool,
     ) -> Result<WorkDone<W::Done>, ExecuteError> {
         let arrived = Instant::now();
         let slot = self.admission.enter(client).await?;
@@ -183,6 +199,7 @@ impl Pools {
             let (sandbox, start) = checked_out.map_err(|error| self.with_ready(error))?;
             let began = Instant::now();
             let image = sandbox.spec.image.digest.clone();
+            is_at_work.store(true, Ordering::Relaxed);
             let done = self.shared.activity.during(work.run(pool, sandbox, start, &want)).await;
             let error = match done {
                 Ok(done) => {
@@ -215,6 +232,7 @@ impl Pools {
                     return Err(error);
                 }
             }
+            is_at_work.store(false, Ordering::Relaxed);
             tracing::warn!(%error, "a request has not begun in its sandbox, trying another");
         }
     }

@@ -4,6 +4,8 @@ use crate::fake::{
     Fault, Setup, World, close_at_each_moment, ms, request, run_for, secs, settle, started, until,
 };
 use isolator_pool::engine::Call;
+use isolator_pool::pool::admission::AdmissionError;
+use isolator_pool::pool::pools::ExecuteError;
 use tokio::time::{Instant, timeout};
 
 #[tokio::test(start_paused = true)]
@@ -200,4 +202,22 @@ async fn a_volume_that_is_still_in_use_is_swept_a_moment_later() {
     // As when the engine goes on with a sandbox that was asked for before.
     world.engine.fault(Call::Sweep, Fault::Fail(2));
     world.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_program_that_is_ended_at_the_stop_is_told_apart_from_one_that_never_ran() {
+    let world = World::full(Setup { running: 1, queue: 5, ..Setup::default() }).await;
+    let running = world.spawn(run_for(30_000));
+    settle().await;
+    let waiting = world.spawn(run_for(5));
+    settle().await;
+    world.close(secs(1)).await.unwrap();
+    let ended = running.await.unwrap();
+    assert!(matches!(ended, Err(ExecuteError::Aborted)), "{ended:?}");
+    let refused = waiting.await.unwrap();
+    assert!(
+        matches!(refused, Err(ExecuteError::Admission(AdmissionError::Closed))),
+        "{refused:?}"
+    );
+    world.assert_clean().await;
 }

@@ -139,6 +139,10 @@ impl Renderer<'_> {
                 let parts = ["The program did not run."].into_iter().chain(when_busy);
                 parts.collect::<Vec<_>>().join(" ")
             }
+            ExecuteError::Aborted => {
+                "The program may have done a part of its work. Call again when the server is back."
+                    .to_owned()
+            }
             ExecuteError::Checkout(CheckoutError::ImageComing { .. }) => {
                 "The program did not run. Try again in a minute, or use a language that is ready."
                     .to_owned()
