@@ -106,6 +106,14 @@ pub(crate) struct Signals<'a> {
     pub(crate) interrupt: &'a Notify,
 }
 
+/// The place of an exchange in the life of a sandbox.
+pub(crate) enum Place<'a> {
+    /// A run, or the opening of a session: the first exchange with its runner.
+    First,
+    /// In an open session, whose runner reports in between that it rests.
+    InSession(Option<Signals<'a>>),
+}
+
 /// Sends a message and reads frames at the same time: a runner that reports a failure half-way stops reading, and one whose frames
 /// are not read can't go on. `take` gets each frame. A sandbox that was frozen from outside is thawed. When the future is dropped,
 /// the runner may have the message or a part of it.
@@ -113,9 +121,13 @@ pub(crate) async fn exchange<T>(
     sandbox: &mut Sandbox<Armed>,
     message: Vec<u8>,
     timeout: Duration,
-    signals: Option<Signals<'_>>,
+    place: Place<'_>,
     mut take: impl FnMut(Kind, &[u8]) -> Result<Step<T>, WireError>,
 ) -> Result<T, ExchangeError> {
+    let (is_in_session, signals) = match place {
+        Place::First => (false, None),
+        Place::InSession(signals) => (true, signals),
+    };
     let engine = Arc::clone(&sandbox.engine);
     let name = sandbox.lease.name().clone();
     let (mut sender, mut receiver) = sandbox.connection.split();
@@ -135,7 +147,7 @@ pub(crate) async fn exchange<T>(
             frame = receiver.next() => {
                 let (kind, payload) = match frame {
                     // It belongs to the exchange before this one.
-                    Some(Ok((Kind::Resting, _))) => continue,
+                    Some(Ok((Kind::Resting, _))) if is_in_session => continue,
                     Some(Ok(frame)) => frame,
                     // A broken stream counts as closed; the caller checks whether the sandbox is still there.
                     Some(Err(ConnectionError::Engine(error))) => {
@@ -181,7 +193,7 @@ pub(crate) async fn exchange<T>(
         }
     };
     // The engine is asked about the sandbox next, and gets one call after the other.
-    if is_thawing && !has_answered {
+    if is_thawing && !has_started {
         thawed.await.map_err(ExchangeError::NotThawed)?;
     }
     Err(error)

@@ -21,7 +21,7 @@ use crate::engine::preload::Want;
 use crate::engine::{Call, EngineError, SandboxSpec, SandboxState, bounded};
 use crate::packages::PackageSet;
 use crate::quote::{Said, said};
-use crate::run::exchange::{RunnerReport, Step, exchange, start_message};
+use crate::run::exchange::{Place, RunnerReport, Step, exchange, start_message};
 use crate::run::outcome::{Outcome, Status};
 use crate::run::output::Output;
 use crate::sandbox::{Armed, Sandbox, SandboxError};
@@ -126,7 +126,7 @@ pub(crate) async fn run(
         output.take(kind, payload)?;
         Ok(Step::after(kind, request.timeout + REPORT_GRACE))
     };
-    let reported = exchange(&mut sandbox, message, START_TIMEOUT, None, take).await;
+    let reported = exchange(&mut sandbox, message, START_TIMEOUT, Place::First, take).await;
     let total = sent.elapsed();
     let times = RunTimes { limit, bind, total, ..RunTimes::default() };
     match reported {

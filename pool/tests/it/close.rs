@@ -215,9 +215,6 @@ async fn a_program_that_is_ended_at_the_stop_is_told_apart_from_one_that_never_r
     let ended = running.await.unwrap();
     assert!(matches!(ended, Err(ExecuteError::Aborted)), "{ended:?}");
     let refused = waiting.await.unwrap();
-    assert!(
-        matches!(refused, Err(ExecuteError::Admission(AdmissionError::Closed))),
-        "{refused:?}"
-    );
+    assert!(matches!(refused, Err(ExecuteError::Admission(AdmissionError::Closed))), "{refused:?}");
     world.assert_clean().await;
 }

@@ -141,6 +141,8 @@ impl Session<'_> {
                 };
                 let Begun { pipes, no_checkpoint } = begun;
                 let pid = kernels.current.pid;
+                // A process that was forked for the cell has used none. The code may run as soon as its start is sent.
+                let cpu_before = if no_checkpoint.is_some() { cpu(pid) } else { Duration::ZERO };
                 let started = Instant::now();
                 self.to_server.send_empty(Kind::Started)?;
                 Ok(Some(Running {
@@ -149,8 +151,7 @@ impl Session<'_> {
                     pid,
                     program: None,
                     output: Output::new(pipes, &cell.output),
-                    // A process that was forked for the cell has used none.
-                    cpu_before: if no_checkpoint.is_some() { cpu(pid) } else { Duration::ZERO },
+                    cpu_before,
                     no_checkpoint,
                     reaped: None,
                 }))

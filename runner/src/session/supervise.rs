@@ -27,6 +27,9 @@ const INTERRUPT_GRACE: Duration = Duration::from_secs(1);
 /// How long a process may take to be gone when it was killed.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// The same for a run. The server waits 5 seconds for the report, which must come before that.
+const RUN_END_TIMEOUT: Duration = Duration::from_secs(3);
+
 /// Longest wait for the pipes to close once every process was killed. Their ends are closed as
 /// soon as the kernel is done with the processes; this is for one that is stuck in the kernel.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(500);
@@ -134,7 +137,8 @@ impl Session<'_> {
             }
             if kill_at.is_some_and(|time| Instant::now() >= time) {
                 kill_at = None;
-                give_up_at = Some(Instant::now() + END_TIMEOUT);
+                let timeout = if running.ends_session() { RUN_END_TIMEOUT } else { END_TIMEOUT };
+                give_up_at = Some(Instant::now() + timeout);
                 is_lost |= !self.kill(&running);
             }
             if give_up_at.is_some_and(|time| Instant::now() >= time) {

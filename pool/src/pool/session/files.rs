@@ -8,7 +8,7 @@ use isolator_runner::wire::{
 };
 
 use super::{FilePart, FileReadError, SessionError};
-use crate::run::exchange::{Step, exchange, message};
+use crate::run::exchange::{Place, Step, exchange, message};
 use crate::run::outcome::ChangedFile;
 use crate::sandbox::{Armed, Sandbox};
 
@@ -33,7 +33,8 @@ pub(super) async fn list(
         Kind::Listed => Ok(Step::Last(wire::parse_message(kind, payload)?)),
         other => Err(WireError::Unexpected(other)),
     };
-    let Listed { more } = exchange(sandbox, message, FILES_TIMEOUT, None, take).await?;
+    let Listed { more } =
+        exchange(sandbox, message, FILES_TIMEOUT, Place::InSession(None), take).await?;
     Ok((files, !more))
 }
 
@@ -53,7 +54,7 @@ pub(super) async fn read(
         Kind::ReadEnded => Ok(Step::Last(wire::parse_message(kind, payload)?)),
         other => Err(WireError::Unexpected(other)),
     };
-    match exchange(sandbox, message, FILES_TIMEOUT, None, take).await? {
+    match exchange(sandbox, message, FILES_TIMEOUT, Place::InSession(None), take).await? {
         ReadEnded { size: Some(size), error: None } => Ok(FilePart { content, size }),
         ReadEnded { error: Some(ReadError::System(number)), .. } => {
             Err(FileReadError::System(io::Error::from_raw_os_error(number)).into())

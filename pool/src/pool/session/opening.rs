@@ -15,7 +15,7 @@ use crate::pool::Shared;
 use crate::pool::admission::Admitted;
 use crate::quote::said;
 use crate::run::Prepared;
-use crate::run::exchange::{RunnerReport, Step, exchange, message};
+use crate::run::exchange::{Place, RunnerReport, Step, exchange, message};
 use crate::sandbox::{Armed, Sandbox};
 
 /// Longest time for a kernel to get ready: longer than the runner allows it.
@@ -47,7 +47,7 @@ pub(crate) async fn open(
         let report = RunnerReport::<Opened>::read(Kind::Opened, kind, payload)?;
         report.map(Step::Last).ok_or(WireError::Unexpected(kind))
     };
-    match exchange(sandbox, message, OPEN_TIMEOUT, None, take).await? {
+    match exchange(sandbox, message, OPEN_TIMEOUT, Place::First, take).await? {
         RunnerReport::Done(opened) => Ok(opened),
         RunnerReport::Failed(Failed { cause: FailedCause::Packages, message }) => {
             if let Some(set) = &request.packages {

@@ -26,7 +26,7 @@ use crate::pool::admission::{Admission, Admitted, Client};
 use crate::quote::said;
 use crate::run::disks;
 use crate::run::exchange::{
-    ExchangeError, RunnerReport, Signals, Step, exchange, message, start_message,
+    ExchangeError, Place, RunnerReport, Signals, Step, exchange, message, start_message,
 };
 use crate::run::outcome::Status;
 use crate::sandbox::connection::ConnectionError;
@@ -335,8 +335,9 @@ impl Task {
             output.take(kind, payload)?;
             Ok(Step::after(kind, request.timeout + REPORT_GRACE))
         };
-        let signals = Some(Signals { gone, interrupt: &self.state.interrupt });
-        let ended = match exchange(sandbox, message, START_TIMEOUT, signals, take).await {
+        let signals = Signals { gone, interrupt: &self.state.interrupt };
+        let place = Place::InSession(Some(signals));
+        let ended = match exchange(sandbox, message, START_TIMEOUT, place, take).await {
             Ok(RunnerReport::Done(ended)) => ended,
             Ok(RunnerReport::Failed(failed)) => return Err(from_failed(&failed)),
             Err(ExchangeError::Closed) if output.output.has_started() => {
@@ -421,7 +422,7 @@ async fn rewind(sandbox: &mut Sandbox<Armed>, cells: u32) -> Result<Rewound, Ses
         Kind::Rewound => Ok(Step::Last(wire::parse_message::<Rewound>(kind, payload)?)),
         other => Err(WireError::Unexpected(other)),
     };
-    let rewound = exchange(sandbox, message, REWIND_TIMEOUT, None, take).await?;
+    let rewound = exchange(sandbox, message, REWIND_TIMEOUT, Place::InSession(None), take).await?;
     if !rewound.is_alive {
         return Err(SessionError::Ended(EndReason::ByProgram(ProgramEnd::NoCheckpoints)));
     }
