@@ -5,6 +5,7 @@ use std::time::Duration;
 use isolator_pool::pool::counts::Failure;
 use isolator_pool::pool::pools::ExecuteError;
 use isolator_pool::pool::session::SessionError;
+use isolator_pool::run::RunError;
 
 use crate::duration;
 use crate::packages::Refusal;
@@ -114,6 +115,36 @@ impl CallError {
         }
     }
 
+    /// Whether it is certain that nothing of the program has run.
+    pub(crate) const fn is_before_run(&self) -> bool {
+        match self {
+            Self::Invalid(_)
+            | Self::TooMuchAtOnce(_)
+            | Self::CheckBusy(_)
+            | Self::Forbidden { .. }
+            | Self::Packages(_)
+            | Self::PackagesComing { .. } => true,
+            Self::Sandbox(error) => match error {
+                ExecuteError::NoSuchPool(_)
+                | ExecuteError::Admission(_)
+                | ExecuteError::Checkout(_) => true,
+                ExecuteError::Run(error) => matches!(
+                    error,
+                    RunError::WorkspaceFull(_)
+                        | RunError::NotLimited(_)
+                        | RunError::NotForked(_)
+                        | RunError::Packages(_)
+                        | RunError::NotBound(_)
+                        | RunError::TooLarge(_)
+                ),
+                ExecuteError::Session(_) | ExecuteError::Aborted => false,
+            },
+            Self::NoVerdict(_) | Self::NotOpened(_) | Self::Session(_) | Self::SessionGone(_) => {
+                false
+            }
+        }
+    }
+
     /// Writes it to the server's log, if an operator should know of it.
     pub(super) fn log(&self) {
         match self {
@@ -134,4 +165,21 @@ pub(super) fn failure_of(busy: &NoTurn) -> Failure {
 fn progress(waited: &Duration, step: Option<&str>) -> String {
     let step = step.map(|step| format!(" ({step})")).unwrap_or_default();
     format!("{}{step}", duration::shown(*waited))
+}
+
+#[cfg(test)]
+mod tests {
+    use isolator_pool::pool::admission::AdmissionError;
+
+    use super::*;
+
+    #[test]
+    fn only_an_error_before_the_run_says_that_nothing_has_run() {
+        let sandbox = |error| CallError::Sandbox(error).is_before_run();
+        assert!(sandbox(ExecuteError::Admission(AdmissionError::Closed)));
+        assert!(!sandbox(ExecuteError::Aborted));
+        assert!(CallError::from(InvalidArgument::new("stdin", "is too long")).is_before_run());
+        let coming = CallError::PackagesComing { waited: Duration::ZERO, step: None };
+        assert!(coming.is_before_run());
+    }
 }

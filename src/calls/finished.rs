@@ -9,6 +9,7 @@ use crate::config::Config;
 use crate::packages::Packages;
 use crate::result::context::{Caller, Context};
 use crate::result::explain;
+use crate::result::receipt::ReceiptReport;
 use crate::result::report::Report;
 use crate::result::returned::FileReport;
 
@@ -23,12 +24,13 @@ pub(crate) struct Wanted {
     /// Standard input of any bytes, instead of the argument.
     #[serde(with = "base64_text")]
     pub stdin: Vec<u8>,
-    /// How long to wait for packages that are being built; until they are there, if it is not given.
+    /// How long to wait for packages that are being built. In a server it is `results.detachAfter` if it is not given; otherwise
+    /// until they are there.
     pub max_wait_ms: Option<u64>,
 }
 
 /// The end of a program.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Finished {
     /// The exit code of the command.
     pub code: i32,
@@ -49,6 +51,9 @@ pub(crate) struct Finished {
     /// The status for the audit log and metrics of a server.
     #[serde(skip)]
     pub status: &'static str,
+    /// The receipt for the traces of a server.
+    #[serde(skip)]
+    pub receipt: Option<ReceiptReport>,
 }
 
 /// A file that a program left.
@@ -102,6 +107,7 @@ impl Finished {
             files: files.into_iter().map(file).collect(),
             data,
             status,
+            receipt: Some(ran.receipt),
         }
     }
 

@@ -71,7 +71,7 @@ impl Calls {
         call: &Call,
         max_wait: Option<Duration>,
     ) -> Result<GrantedPackages, CallError> {
-        let WantedPackages { wanted, requires_python, mut notes } = wanted;
+        let WantedPackages { wanted, requires_python, mut notes, awaits_dependencies } = wanted;
         let (names, field) = match wanted {
             PackageRequest::Nothing => (Vec::new(), ""),
             PackageRequest::Named { names, field } => {
@@ -86,14 +86,24 @@ impl Calls {
             }
             PackageRequest::Dependencies(texts) => {
                 let texts = self.packages.needed_of(language, texts, &mut notes).await;
-                let found = self.set_for(language, &texts, call, max_wait).await;
-                (found.unwrap_or_else(|unmet| {
-                    notes.push(format!(
-                        "the program's dependencies ({}) were not installed, so it ran with what the image has: {unmet}",
-                        shown(&texts)
-                    ));
-                    Vec::new()
-                }), "entrypoint_code")
+                let found =
+                    self.set_for(language, &texts, call, max_wait, awaits_dependencies).await;
+                let names = match found {
+                    Ok(names) => names,
+                    Err(Unmet::Call(coming @ CallError::PackagesComing { .. }))
+                        if awaits_dependencies =>
+                    {
+                        return Err(coming);
+                    }
+                    Err(unmet) => {
+                        notes.push(format!(
+                            "the program's dependencies ({}) were not installed, so it ran with what the image has: {unmet}",
+                            shown(&texts)
+                        ));
+                        Vec::new()
+                    }
+                };
+                (names, "entrypoint_code")
             }
         };
         let mut granted = GrantedPackages { notes, ..GrantedPackages::default() };
@@ -126,7 +136,7 @@ impl Calls {
         code: &str,
     ) -> Result<Vec<String>, InvalidArgument> {
         let found = WantedPackages::new(Vec::new(), code, "entrypoint_code", language);
-        let WantedPackages { wanted, requires_python, mut notes } = found;
+        let WantedPackages { wanted, requires_python, mut notes, .. } = found;
         match wanted {
             PackageRequest::Nothing => {}
             PackageRequest::Named { names, field } => {
@@ -243,6 +253,7 @@ impl Calls {
         texts: &[String],
         call: &Call,
         max_wait: Option<Duration>,
+        awaits_dependencies: bool,
     ) -> Result<Vec<String>, Unmet> {
         let interpreter = language.kernel.ok_or(Unmet::NoPackages)?;
         if texts.is_empty() {
@@ -260,7 +271,12 @@ impl Calls {
         // One that is not there yet may have them.
         if let Some(name) = self.packages.promising(language, &wanted) {
             let names = [name];
-            let _ = self.get(language, &names, call, max_wait).await;
+            let got = self.get(language, &names, call, max_wait).await;
+            if let (Err(coming @ CallError::PackagesComing { .. }), true) =
+                (got, awaits_dependencies)
+            {
+                return Err(coming.into());
+            }
             if let Some(name) = self.packages.satisfying(&language.name, &wanted) {
                 return Ok(vec![name]);
             }

@@ -119,7 +119,11 @@ impl Answers {
         finished: Option<Value>,
     ) -> Result<Arc<Answer>, NoSuchTool> {
         if let Some(why) = self.audit.refusal() {
-            return Ok(Arc::new(Answer::failure(why, "error")));
+            let answer = Answer::failure(why, "error");
+            return Ok(Arc::new(match finished {
+                Some(_) => answer.before_run(),
+                None => answer,
+            }));
         }
         let mut note = self.audit.begin(&call.client, name);
         let tool = ToolName::named(name).filter(|tool| self.calls.offers(*tool));
@@ -166,25 +170,13 @@ impl Answers {
         call: &Call,
         mut note: Note,
     ) -> Arc<Answer> {
-        // Nothing in them is corrected: they are what the user wrote.
-        let arguments = serde_json::from_str(&arguments.to_string());
-        let served = match (arguments, serde_json::from_value(wanted)) {
-            (Ok(arguments), Ok(wanted)) => {
-                self.calls.run_command_line(arguments, wanted, call, &mut note).await
-            }
-            (Err(error), _) | (_, Err(error)) => {
-                Err(InvalidArgument::new("arguments", error.to_string()).into())
-            }
+        let error = match self.calls.run_for_command(arguments, wanted, call, &mut note).await {
+            Ok(finished) => return Arc::new(Answer::finished(&finished)),
+            Err(error) => error,
         };
-        match served {
-            Ok(finished) => Arc::new(Answer::finished(&finished)),
-            Err(error) => {
-                note.answered(error.status());
-                Arc::new(
-                    self.renderer(&call.client).answer(ToolName::ExecuteCode, Err(error)).await,
-                )
-            }
-        }
+        let is_before_run = error.is_before_run();
+        let answer = self.renderer(&call.client).answer(ToolName::ExecuteCode, Err(error)).await;
+        Arc::new(if is_before_run { answer.before_run() } else { answer })
     }
 
     /// Serves a call in a task of its own if that takes long. The program then goes on when the call is answered, and the line of

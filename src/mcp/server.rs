@@ -410,7 +410,7 @@ impl ServerHandler for Server {
     async fn call_tool(
         &self,
         request: CallToolRequestParams,
-        context: RequestContext<RoleServer>,
+        mut context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let operation = self.operations.begin_call(&request.name);
         let now = self.now.get();
@@ -442,7 +442,7 @@ impl ServerHandler for Server {
             steps: progress.as_ref().map(Progress::steps),
         };
         let waits = context.meta.get(DETACH) == Some(&Value::Bool(false));
-        let finished = context.meta.get(FINISHED).cloned();
+        let finished = context.meta.remove(FINISHED);
         let progress_sent = async {
             match &progress {
                 Some(progress) => progress.tell().await,

@@ -32,6 +32,8 @@ pub(crate) struct WantedPackages {
     pub requires_python: Option<String>,
     /// Remarks on parts that could not be read.
     pub notes: Vec<String>,
+    /// Whether the program is not run while its dependencies are being built.
+    pub awaits_dependencies: bool,
 }
 
 impl WantedPackages {
@@ -71,7 +73,7 @@ impl WantedPackages {
                     (true, false) => PackageRequest::Dependencies(dependencies),
                     (true, true) => PackageRequest::Nothing,
                 };
-                Self { wanted, requires_python, notes: Vec::new() }
+                Self { wanted, requires_python, ..Self::default() }
             }
             Err(why) => {
                 let note = format!("the program's block \"# /// script\" {why}; it was ignored");

@@ -261,7 +261,14 @@ impl Answer {
                 tracing::error!(%error, "the end of a program could not be written as JSON")
             }
         }
-        Self { weight: finished.weight(), ..answer }
+        Self { weight: finished.weight(), receipt: finished.receipt.clone(), ..answer }
+    }
+
+    /// The same answer, which says to a command that nothing has run.
+    pub(super) fn before_run(mut self) -> Self {
+        let meta = self.result.meta.get_or_insert_default();
+        meta.insert(FINISHED.to_owned(), json!({ "has_run": false }));
+        self
     }
 
     /// An answer that only says in words why the call failed.
@@ -290,6 +297,7 @@ impl Answer {
     }
 
     fn with_data(mut self, data: Value) -> Self {
+        self.weight += data.to_string().len();
         self.result.structured_content = Some(data);
         self
     }
@@ -297,6 +305,7 @@ impl Answer {
     fn with_receipt(mut self, receipt: ReceiptReport) -> Self {
         match serde_json::to_value(&receipt) {
             Ok(value) => {
+                self.weight += value.to_string().len();
                 let meta = self.result.meta.get_or_insert_default();
                 meta.insert(RECEIPT.to_owned(), value);
             }

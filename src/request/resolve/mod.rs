@@ -64,11 +64,17 @@ fn resources(
 
 /// Checks a program's standard input.
 fn stdin(text: String, config: &Config) -> Result<Vec<u8>, InvalidArgument> {
-    if text.len() as u64 > config.limits.files().total {
-        let message = format!("is longer than {} bytes", config.limits.files().total);
-        return Err(InvalidArgument::new("stdin", message));
-    }
+    check_stdin(text.len(), config)?;
     Ok(text.into_bytes())
+}
+
+/// Checks the length of a program's input.
+pub(crate) fn check_stdin(length: usize, config: &Config) -> Result<(), InvalidArgument> {
+    let most = config.limits.files().total;
+    match length as u64 > most {
+        true => Err(InvalidArgument::new("stdin", format!("is longer than {most} bytes"))),
+        false => Ok(()),
+    }
 }
 
 /// Checks a program's arguments and variables, and returns the variables: the language's and the caller's.
