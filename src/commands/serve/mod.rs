@@ -169,7 +169,7 @@ async fn serve_host(config: Config, load: Load) -> anyhow::Result<ExitCode> {
     let changes = started.server.changes();
     let draining = CancellationToken::new();
     let _admin = started.listen(admin, &started.health(&draining));
-    let _local = Local::start(&started.server);
+    let local = Local::start(&started.server);
     let Started { app, server, reloading, asked, .. } = started;
     let own = server.clone();
     let mut stop_signal = std::pin::pin!(async {
@@ -180,7 +180,14 @@ async fn serve_host(config: Config, load: Load) -> anyhow::Result<ExitCode> {
     });
 
     let streams = Streams::default();
-    let mut session = std::pin::pin!(session(server, Stdio::new(streams.clone(), limits)));
+    let mut session = std::pin::pin!(async {
+        let ended = session(server, Stdio::new(streams.clone(), limits)).await;
+        // Commands get the same time for their programs as the host.
+        if let Some(local) = &local {
+            let _ = tokio::time::timeout(FINISH, local.finish()).await;
+        }
+        ended
+    });
     let stop = async {
         let drain = tokio::select! {
             signal = &mut stop_signal => {
@@ -195,6 +202,9 @@ async fn serve_host(config: Config, load: Load) -> anyhow::Result<ExitCode> {
                 tracing::info!("the input has ended; finishing what was asked");
                 // Clients that wait for changes are answered with that.
                 changes.close();
+                if let Some(local) = &local {
+                    local.drain();
+                }
                 // The session ends when everything is answered.
                 tokio::select! {
                     signal = stop_signal => tracing::info!(signal, "stopping"),
@@ -207,6 +217,9 @@ async fn serve_host(config: Config, load: Load) -> anyhow::Result<ExitCode> {
             }
         };
         draining.cancel();
+        if let Some(local) = &local {
+            local.drain();
+        }
         // Otherwise the server would wait for clients that wait for changes.
         changes.close();
         close(&own, drain).await
@@ -254,7 +267,7 @@ async fn serve_clients(
     let ending = Ending::default();
     let health = started.health(&ending.draining);
     let _admin = started.listen(admin, &health);
-    let _local = Local::start(&started.server);
+    let local = Local::start(&started.server);
     let look = {
         let health = health.clone();
         move || drop(health.not_ready())
@@ -271,6 +284,9 @@ async fn serve_clients(
         tracing::info!(signal, "stopping");
         service.stopping();
         ending.draining.cancel();
+        if let Some(local) = &local {
+            local.drain();
+        }
         changes.close();
         let closed = close(&own, own.setup().config.http.drain).await;
         // Calls are refused by now, and those that were running have been answered.
