@@ -3,6 +3,7 @@
 //! A request is a message of MCP's newest revision, which needs no session, sent by HTTP: to a URL, or through a Unix socket.
 
 use std::future::poll_fn;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::str::FromStr;
@@ -21,7 +22,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
-use crate::commands::operators::{read_token, trusting};
+use crate::commands::complain;
+use crate::commands::operators::{is_place_alone, read_token, trusting};
 use crate::config::Config;
 use crate::local_socket::{self, CONFIGURATION, HAS_NOT_RUN};
 use crate::transport::message::MAX_MESSAGE;
@@ -51,6 +53,10 @@ pub struct ServerOptions {
     /// File with the token for the server at a URL, if it wants one
     #[arg(long, value_name = "FILE", requires = "server")]
     pub token_file: Option<PathBuf>,
+    /// File with the certificates, in PEM, that must have signed that of the server at a URL [default: those that this machine
+    /// trusts]
+    #[arg(long, value_name = "FILE", requires = "server")]
+    pub ca_file: Option<PathBuf>,
 }
 
 /// A server, as a user writes it.
@@ -72,14 +78,26 @@ impl FromStr for ServerAddress {
             return Ok(Self::None);
         }
         if !text.contains("://") {
-            return Ok(Self::Socket(text.into()));
+            let is_like_url = text.contains(':') && !text.starts_with(['/', '.']);
+            return match is_like_url && !Path::new(text).exists() {
+                true => Err(format!("there is no such socket; for a URL, write http://{text}")),
+                false => Ok(Self::Socket(text.into())),
+            };
         }
         let url = Url::parse(text).ok().filter(|url| ["http", "https"].contains(&url.scheme()));
-        url.map(Self::Url).ok_or_else(|| {
-            "expected a URL such as https://server.example/mcp, the path of a socket, or none"
+        url.filter(is_place_alone).map(Self::Url).ok_or_else(|| {
+            "expected a URL such as https://server.example/mcp, without a user, a query or a fragment, the path of a socket, \
+             or none"
                 .to_owned()
         })
     }
+}
+
+/// Whether a URL leads to this machine.
+fn is_this_machine(url: &Url) -> bool {
+    let host = url.host_str().unwrap_or_default();
+    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+    host == "localhost" || address.is_ok_and(|address| address.is_loopback())
 }
 
 /// Why a request has no result.
@@ -158,12 +176,31 @@ impl Server {
             let found = local_socket::sockets().into_iter();
             return Ok(found.map(|path| Self::at(path, configuration.clone(), false)).collect());
         };
+        let url = match address {
+            ServerAddress::Url(url) => url,
+            _ if options.token_file.is_some() => {
+                bail!("--token-file is only for a server at a URL")
+            }
+            _ if options.ca_file.is_some() => bail!("--ca-file is only for a server at a URL"),
+            ServerAddress::None => return Ok(Vec::new()),
+            ServerAddress::Socket(path) => return Ok(vec![Self::at(path.clone(), None, true)]),
+        };
+        let authority = options.ca_file.as_deref();
+        if url.scheme() == "http" && authority.is_some() {
+            bail!("--ca-file is for a server with TLS: write https:// in --server");
+        }
         let token = options.token_file.as_deref().map(read_token).transpose()?;
-        Ok(match address {
-            ServerAddress::None => Vec::new(),
-            ServerAddress::Socket(path) => vec![Self::at(path.clone(), None, true)],
-            ServerAddress::Url(url) => vec![Self::behind(url.clone(), token)?],
-        })
+        if url.scheme() == "http" && !is_this_machine(url) {
+            if token.is_some() {
+                bail!(
+                    "--token-file: the token would be sent unencrypted to another machine: write https:// in --server"
+                );
+            }
+            complain(
+                "isolator: warning: the program and its result are sent unencrypted to another machine",
+            );
+        }
+        Ok(vec![Self::behind(url.clone(), token, authority)?])
     }
 
     fn at(path: PathBuf, configuration: Option<HeaderValue>, is_chosen: bool) -> Self {
@@ -171,7 +208,7 @@ impl Server {
         Self { channel: Channel::Socket { path, configuration }, name, is_chosen }
     }
 
-    fn behind(url: Url, token: Option<String>) -> anyhow::Result<Self> {
+    fn behind(url: Url, token: Option<String>, authority: Option<&Path>) -> anyhow::Result<Self> {
         // Fails if it was installed before, which is fine: this program has only one provider.
         let _ = rustls::crypto::ring::default_provider().install_default();
         // A token must reach this server and no other.
@@ -180,7 +217,7 @@ impl Server {
         let client = match url.scheme() {
             // It needs no certificates, and a machine may have none.
             "http" => client.tls_certs_only([]),
-            _ => trusting(client, None)?,
+            _ => trusting(client, authority)?,
         };
         let token = token.map(|token| HeaderValue::try_from(format!("Bearer {token}")));
         let token = token.transpose().context("the token has characters that no token has")?;

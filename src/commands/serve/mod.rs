@@ -50,6 +50,9 @@ pub struct ServeArguments {
     /// for this machine
     #[arg(long, value_name = "[ADDRESS:]PORT")]
     pub admin: Option<ListenAddress>,
+    /// Make no Unix socket for commands of the same user
+    #[arg(long)]
+    pub no_socket: bool,
 }
 
 /// How long running programs can go on when the host stops the server: it hardly waits for their answers.
@@ -81,7 +84,7 @@ pub fn serve(
 
 fn serve_with(load: Load, arguments: ServeArguments) -> Work {
     Box::pin(async move {
-        let ServeArguments { http: address, admin } = arguments;
+        let ServeArguments { http: address, admin, no_socket } = arguments;
         let load: Load = Arc::new(move || {
             let mut config = load()?;
             config.admin.address = admin.or(config.admin.address);
@@ -94,9 +97,9 @@ fn serve_with(load: Load, arguments: ServeArguments) -> Work {
                 if std::io::stdin().is_terminal() {
                     complain(ON_A_TERMINAL);
                 }
-                serve_host(config, load).await
+                serve_host(config, load, !no_socket).await
             }
-            Some(address) => serve_clients(config, load, address).await,
+            Some(address) => serve_clients(config, load, address, !no_socket).await,
         }
     })
 }
@@ -158,7 +161,7 @@ impl Started {
 }
 
 /// Serves the one host that started the process.
-async fn serve_host(config: Config, load: Load) -> anyhow::Result<ExitCode> {
+async fn serve_host(config: Config, load: Load, has_socket: bool) -> anyhow::Result<ExitCode> {
     require_output()?;
     // First, so that its errors come before anything is started.
     let admin = Admin::bind(&config).await?;
@@ -169,7 +172,7 @@ async fn serve_host(config: Config, load: Load) -> anyhow::Result<ExitCode> {
     let changes = started.server.changes();
     let draining = CancellationToken::new();
     let _admin = started.listen(admin, &started.health(&draining));
-    let local = Local::start(&started.server);
+    let local = has_socket.then(|| Local::start(&started.server)).flatten();
     let Started { app, server, reloading, asked, .. } = started;
     let own = server.clone();
     let mut stop_signal = std::pin::pin!(async {
@@ -252,6 +255,7 @@ async fn serve_clients(
     config: Config,
     load: Load,
     address: ListenAddress,
+    has_socket: bool,
 ) -> anyhow::Result<ExitCode> {
     // First, so that its errors come before anything is started.
     let http = Http::bind(&address.candidates(), &config).await?;
@@ -267,7 +271,7 @@ async fn serve_clients(
     let ending = Ending::default();
     let health = started.health(&ending.draining);
     let _admin = started.listen(admin, &health);
-    let local = Local::start(&started.server);
+    let local = has_socket.then(|| Local::start(&started.server)).flatten();
     let look = {
         let health = health.clone();
         move || drop(health.not_ready())
