@@ -8,8 +8,10 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, Mode, OFlags, fchmod, flock, open};
+use rustix::io::Errno;
 use rustix::process::geteuid;
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
@@ -22,11 +24,20 @@ use crate::hex::hex;
 /// The header in which a command says under which configuration it wants to run. A server with another one refuses the request.
 pub(crate) const CONFIGURATION: &str = "isolator-configuration";
 
+/// The header of answers to requests that were refused before anything has run.
+pub(crate) const HAS_NOT_RUN: &str = "isolator-has-not-run";
+
 /// The extension of sockets in the folder.
 const EXTENSION: &str = "sock";
 
 /// Most names that a server tries. Servers in several containers can have the same process number.
 const MAX_NAMES: usize = 16;
+
+/// How long a server waits for others that are making or removing sockets.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The user that the kernel names for every user without a number in this namespace, unless it is set to another.
+const OVERFLOW_USER: u32 = 65534;
 
 /// A socket with its file, which is removed when this is dropped.
 #[derive(Debug)]
@@ -52,16 +63,18 @@ impl LocalSocket {
     }
 
     fn bind_in(folder: &Path) -> io::Result<Self> {
+        check_own_user()?;
         DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-        if fs::symlink_metadata(folder)?.uid() == geteuid().as_raw() {
-            fs::set_permissions(folder, Permissions::from_mode(0o700))?;
+        // Not the folder behind a symbolic link, which is not meant for sockets.
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let opened = File::from(open(folder, flags, Mode::empty())?);
+        if opened.metadata()?.uid() == geteuid().as_raw() {
+            fchmod(&opened, Mode::RWXU)?;
         }
         check_folder(folder)?;
-        // Two servers that start at the same time must not take each other's socket for a stale one.
-        let lock = File::open(folder)?;
-        if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok() {
-            remove_stale(folder);
-        }
+        // Until the end of this function: a socket on which its server does not listen yet looks like a stale one.
+        lock(&opened)?;
+        remove_stale(folder);
         let process = std::process::id();
         let mut names = (1..=MAX_NAMES).map(|number| match number {
             1 => format!("{process}.{EXTENSION}"),
@@ -133,7 +146,8 @@ pub(crate) async fn connect(path: &Path) -> io::Result<UnixStream> {
 }
 
 /// The value of [`CONFIGURATION`]: equal where a command in its own process would do the same as a server with this
-/// configuration.
+/// configuration. It covers the files that are read when a configuration is loaded, as they were then; snippets are read at
+/// each call.
 pub(crate) fn fingerprint(config: &Config) -> String {
     let file = config.file.as_ref().map(|file| fs::canonicalize(file).unwrap_or(file.clone()));
     let variables = ["DOCKER_HOST", "DOCKER_CONTEXT", "XDG_STATE_HOME"].map(env::var_os);
@@ -142,11 +156,37 @@ pub(crate) fn fingerprint(config: &Config) -> String {
         file,
         config.settings.document,
         config.engine.kind,
+        config.policies.texts().collect::<Vec<_>>(),
+        config.packages.locks,
         std::path::absolute(&config.prompts).ok(),
         data_directory(),
         variables.map(|value| value.map(|value| value.to_string_lossy().into_owned())),
     ]);
     hex(&Sha256::digest(parts.to_string()))
+}
+
+/// Waits for the lock of the folder, but not for long.
+fn lock(folder: &File) -> io::Result<()> {
+    let end = Instant::now() + LOCK_TIMEOUT;
+    loop {
+        match flock(folder, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK | Errno::INTR) if Instant::now() < end => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            locked => return Ok(locked?),
+        }
+    }
+}
+
+/// Fails if this user can't be told from users without a number in this namespace.
+fn check_own_user() -> io::Result<()> {
+    let overflow = fs::read_to_string("/proc/sys/kernel/overflowuid").ok();
+    let overflow = overflow.and_then(|text| text.trim().parse().ok()).unwrap_or(OVERFLOW_USER);
+    (geteuid().as_raw() != overflow).then_some(()).ok_or_else(|| {
+        let text =
+            format!("user {overflow} can't be told from users that the kernel does not know here");
+        io::Error::new(ErrorKind::PermissionDenied, text)
+    })
 }
 
 fn folder() -> Option<PathBuf> {
@@ -183,6 +223,7 @@ fn check_folder(folder: &Path) -> io::Result<()> {
 
 /// Fails unless the process at the other end is this user's.
 fn check_peer(stream: &UnixStream) -> io::Result<()> {
+    check_own_user()?;
     let user = stream.peer_cred()?.uid();
     (user == geteuid().as_raw()).then_some(()).ok_or_else(|| {
         let text = format!("the process at the other end belongs to user {user}");
@@ -215,6 +256,8 @@ mod tests {
         let link = home.path().join("link");
         std::os::unix::fs::symlink(&folder, &link).unwrap();
         assert!(check_folder(&link).is_err());
+        assert!(LocalSocket::bind_in(&link).is_err());
+        assert_eq!(mode(&folder), 0o750, "nothing is changed behind a link");
     }
 
     #[tokio::test]
@@ -243,5 +286,29 @@ mod tests {
         let mut chosen = config("{}");
         chosen.choose_engine(Some(crate::config::EngineKind::Embedded));
         assert_ne!(first, fingerprint(&chosen));
+    }
+
+    #[test]
+    fn other_content_of_named_files_has_another_fingerprint() {
+        let home = tempfile::tempdir().unwrap();
+        let [policies, lock] = ["policies", "isolator.lock/text"].map(|it| home.path().join(it));
+        fs::create_dir_all(&policies).unwrap();
+        fs::create_dir_all(&lock).unwrap();
+        let rule = |message: &str| {
+            format!("id: a\nlanguage: Python\nmessage: {message}\nrule: {{ pattern: eval($A) }}\n")
+        };
+        fs::write(policies.join("own.yml"), rule("one")).unwrap();
+        let text = r#"{ "policies": { "folder": "policies", "apply": { "python": ["own"] } },
+            "packages": { "sets": { "text": { "language": "python", "requirements": ["humanize"] } } } }"#;
+        let load = || Config::parse(text, None, home.path()).unwrap();
+        let loaded = load();
+        let first = fingerprint(&loaded);
+        assert_eq!(first, fingerprint(&load()));
+        fs::write(policies.join("own.yml"), rule("two")).unwrap();
+        let second = fingerprint(&load());
+        assert_ne!(first, second);
+        assert_eq!(first, fingerprint(&loaded), "a server has what it has loaded");
+        fs::write(lock.join("requirements.txt"), "1").unwrap();
+        assert_ne!(second, fingerprint(&load()));
     }
 }

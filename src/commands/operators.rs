@@ -76,8 +76,7 @@ impl FromStr for OperatorAddress {
             return Ok(Self::Plain(text.parse()?));
         }
         let mut url = Url::parse(text).map_err(|_| OperatorAddressError::Url)?;
-        let is_user = !url.username().is_empty() || url.password().is_some();
-        if is_user || url.query().is_some() || url.fragment().is_some() || !url.has_host() {
+        if !is_place_alone(&url) {
             return Err(OperatorAddressError::Url);
         }
         // A proxy may serve it below a path.
@@ -86,6 +85,12 @@ impl FromStr for OperatorAddress {
         }
         Ok(Self::Tls(url))
     }
+}
+
+/// Whether a URL has a host, and no user, query or fragment.
+pub(super) fn is_place_alone(url: &Url) -> bool {
+    let has_user = !url.username().is_empty() || url.password().is_some();
+    url.has_host() && !has_user && url.query().is_none() && url.fragment().is_none()
 }
 
 /// A server that operators can ask.

@@ -1,6 +1,8 @@
 //! The section `packages`: sets of packages, where they come from, and packages that calls can ask for.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io::Read as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,11 +12,13 @@ use isolator_pool::engine::limits::ByteSize;
 use isolator_pool::engine::preload::Interpreter;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
 
 use super::check::Check;
 use super::index::{self, Index};
 use super::language::Language;
 use super::section::{Mib, Text, Unit as _, duration, lossy, section};
+use crate::hex::hex;
 use crate::requirement;
 
 /// Folder of the locks, in the folder of the configuration file.
@@ -28,6 +32,9 @@ const MAX_SETS: usize = 256;
 
 /// The caches of the tools may have this part of the store's size.
 const CACHE_SHARE: u64 = 4;
+
+/// Most bytes that are read of a file of a lock. No lock is as large.
+const MAX_LOCK: u64 = 32 << 20;
 
 section! {
     /// Sets of packages, which programs can import from in addition to the packages of their image.
@@ -61,6 +68,9 @@ section! {
         /// Folder of the locks. It need not exist.
         #[serde(skip)]
         pub lock_folder: PathBuf = PathBuf::new(),
+        /// A hash of the locks of the sets, as they were when the configuration was loaded.
+        #[serde(skip)]
+        pub locks: String = String::new(),
     }
 }
 
@@ -206,6 +216,27 @@ impl PackagesConfig {
             }
         }
         self.lock_folder = check.directory.join(LOCK_FOLDER);
+        self.locks = self.hash_locks();
+    }
+
+    /// A hash of the paths and contents of the files in the folders of the sets' locks.
+    fn hash_locks(&self) -> String {
+        let mut hash = Sha256::new();
+        for set in self.sets.keys() {
+            let entries = fs::read_dir(self.lock_folder.join(set)).into_iter().flatten().flatten();
+            let mut files: Vec<_> = entries.map(|entry| entry.path()).collect();
+            files.sort_unstable();
+            for path in files.into_iter().filter(|path| path.is_file()) {
+                let mut content = Vec::new();
+                // A file that can't be read is no usable lock either.
+                let opened = File::open(&path);
+                let _ = opened.and_then(|file| file.take(MAX_LOCK).read_to_end(&mut content));
+                hash.update(path.as_os_str().as_encoded_bytes());
+                hash.update([0]);
+                hash.update(Sha256::digest(&content));
+            }
+        }
+        hex(&hash.finalize())
     }
 
     /// Gives the languages that can use packages a place for them.

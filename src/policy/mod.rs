@@ -88,6 +88,13 @@ impl Policies {
         policies
     }
 
+    /// The policies in use: the language, the policy's name and its text as it was loaded.
+    pub(crate) fn texts(&self) -> impl Iterator<Item = [&str; 3]> {
+        self.languages.iter().flat_map(|(language, policy)| {
+            policy.rules.iter().map(|rules| [language.as_str(), &rules.name, &rules.text])
+        })
+    }
+
     fn of_language(&self, language: &str) -> Option<&Arc<Policy>> {
         self.languages.iter().find(|(name, _)| name == language).map(|(_, policy)| policy)
     }

@@ -21,7 +21,7 @@ use crate::request::understand::given::Given;
 
 /// Longest message, in bytes: the largest request with all its files in base64, and room for its code and its standard
 /// input.
-pub(super) const MAX_MESSAGE: usize = 32 << 20;
+pub(crate) const MAX_MESSAGE: usize = 32 << 20;
 
 /// Longest message without the arguments of a call, in bytes.
 const MAX_REST: usize = 64 << 10;

@@ -1,10 +1,12 @@
 //! `isolator run` in a running server: one of the same user that it finds, or one that it is told.
 
 use std::fs::{self, Permissions};
+use std::io::{Read as _, Write as _};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use crate::common::engine::State;
 use crate::common::server::{Server, send_signal};
@@ -98,6 +100,74 @@ async fn only_a_server_with_the_same_configuration_is_found() {
     let missing = run(directory, &[&STDIN[..], &["--server", "/nowhere.sock"]].concat(), "1");
     assert_eq!((missing.code, missing.stdout.as_str()), (Some(125), ""), "{missing:?}");
     assert!(missing.stderr.contains("the server at /nowhere.sock can't be reached"), "{missing:?}");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_server_with_another_policy_in_the_same_file_is_not_used() {
+    let policies = tempfile::tempdir().unwrap();
+    let write = |name: &str| {
+        let rule = format!(
+            "id: no-{name}\nlanguage: Python\nmessage: {name} is not allowed\nrule: {{ pattern: {name}($A) }}\n"
+        );
+        fs::write(policies.path().join("own.yml"), rule).unwrap();
+    };
+    write("eval");
+    let settings = json!({
+        "pool": { "size": 2 },
+        "policies": { "folder": policies.path(), "apply": { "python": ["own"] } },
+    });
+    let server = Server::with("python", settings).await;
+    server.wait_until_ready().await;
+    assert_eq!(start_of(server.directory(), &[]), "warm");
+    write("print");
+    let refused = run(server.directory(), &STDIN, "print(42)");
+    assert_eq!((refused.code, refused.stdout.as_str()), (Some(125), ""), "{refused:?}");
+    assert!(refused.stderr.contains("print is not allowed"), "{refused:?}");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_server_that_hangs_is_not_waited_for() {
+    let server = start().await;
+    send_signal(server.process().pid, "STOP");
+    let start = start_of(server.directory(), &[]);
+    send_signal(server.process().pid, "CONT");
+    assert_eq!(start, "cold");
+    assert_eq!(start_of(server.directory(), &[]), "warm");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn commands_for_which_a_server_has_no_connection_run_by_themselves() {
+    let server = start().await;
+    let connect = || UnixStream::connect(socket(&server)).unwrap();
+    let connected: Vec<_> = (0..64).map(|_| connect()).collect();
+    assert_eq!(start_of(server.directory(), &[]), "cold");
+    let mut another = connect();
+    another.write_all(b"OPTIONS /mcp HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
+    let mut answer = [0; 12];
+    another.read_exact(&mut answer).unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 503");
+    drop(connected);
+
+    let mut children = Vec::new();
+    for _ in 0..80 {
+        let mut command = isolator(server.directory());
+        command.args(["run", "-", "--language", "python"]);
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        child.stdin.take().unwrap().write_all(b"print(6 * 7)").unwrap();
+        children.push(child);
+    }
+    for child in children {
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "42\n", "{output:?}");
+    }
     server.stop().await;
 }
 

@@ -1,12 +1,12 @@
 //! Runs a program in a server.
 
-use anyhow::{anyhow, bail};
+use anyhow::{Context as _, anyhow, bail};
 use serde_json::{Value, json};
 
 use super::input::Names;
 use super::local::EXECUTE_CODE;
 use crate::calls::finished::{FINISHED, Finished, Wanted};
-use crate::commands::server::Server;
+use crate::commands::server::{MAY_HAVE_RUN, Server};
 use crate::request::arguments::{Arguments, InvalidArgument};
 
 /// Longest wait for packages in a server that the user did not name.
@@ -33,9 +33,13 @@ pub(super) async fn execute(
         Err(error) if error.is_before_run() && !server.is_chosen => return Ok(None),
         Err(error) => return Err(error.into()),
     };
-    match result["_meta"][FINISHED].take() {
-        Value::Null => {}
-        finished => return Ok(Some(serde_json::from_value(finished)?)),
+    let finished = result.get_mut("_meta").and_then(|meta| meta.get_mut(FINISHED));
+    let finished = finished.map(Value::take).unwrap_or_default();
+    let has_not_run = finished.get(HAS_RUN) == Some(&Value::Bool(false));
+    if !finished.is_null() && !has_not_run {
+        let finished = serde_json::from_value(finished)
+            .with_context(|| format!("{} sent an unknown result; {MAY_HAVE_RUN}", server.name()))?;
+        return Ok(Some(finished));
     }
     let data = &result["structuredContent"];
     let text = |field: &str| data[field].as_str().unwrap_or_default();
@@ -52,22 +56,23 @@ pub(super) async fn execute(
         }
         "" => {
             let text = result["content"][0]["text"].as_str().unwrap_or_default();
-            if !server.is_chosen && is_before_run(text) {
+            if !server.is_chosen && has_not_run {
                 return Ok(None);
             }
             let failure = text.split("\n\n").next().unwrap_or_default();
             let failure =
                 FAILURES.iter().find_map(|it| failure.strip_prefix(it)).unwrap_or(failure);
-            Err(anyhow!("{}: {failure}", server.name()))
+            match has_not_run {
+                true => Err(anyhow!("{}: {failure}", server.name())),
+                false => Err(anyhow!("{}: {failure}; {MAY_HAVE_RUN}", server.name())),
+            }
         }
-        _ => bail!("{} is another version of Isolator", server.name()),
+        _ => bail!("{} is another version of Isolator; {MAY_HAVE_RUN}", server.name()),
     }
 }
 
 /// The beginnings of answers to calls of which no program has a result.
 const FAILURES: [&str; 2] = ["Sandbox error: ", "Packages error: "];
 
-/// Whether such an answer says that nothing has run.
-fn is_before_run(text: &str) -> bool {
-    ["The program did not run", "Nothing was run"].iter().any(|it| text.contains(it))
-}
+/// The field with which a server says, instead of an end, that the program has not run.
+const HAS_RUN: &str = "has_run";

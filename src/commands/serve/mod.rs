@@ -50,6 +50,9 @@ pub struct ServeArguments {
     /// for this machine
     #[arg(long, value_name = "[ADDRESS:]PORT")]
     pub admin: Option<ListenAddress>,
+    /// Make no Unix socket for commands of the same user
+    #[arg(long)]
+    pub no_socket: bool,
 }
 
 /// How long running programs can go on when the host stops the server: it hardly waits for their answers.
@@ -81,7 +84,7 @@ pub fn serve(
 
 fn serve_with(load: Load, arguments: ServeArguments) -> Work {
     Box::pin(async move {
-        let ServeArguments { http: address, admin } = arguments;
+        let ServeArguments { http: address, admin, no_socket } = arguments;
         let load: Load = Arc::new(move || {
             let mut config = load()?;
             config.admin.address = admin.or(config.admin.address);
@@ -94,9 +97,9 @@ fn serve_with(load: Load, arguments: ServeArguments) -> Work {
                 if std::io::stdin().is_terminal() {
                     complain(ON_A_TERMINAL);
                 }
-                serve_host(config, load).await
+                serve_host(config, load, !no_socket).await
             }
-            Some(address) => serve_clients(config, load, address).await,
+            Some(address) => serve_clients(config, load, address, !no_socket).await,
         }
     })
 }
@@ -158,7 +161,7 @@ impl Started {
 }
 
 /// Serves the one host that started the process.
-async fn serve_host(config: Config, load: Load) -> anyhow::Result<ExitCode> {
+async fn serve_host(config: Config, load: Load, has_socket: bool) -> anyhow::Result<ExitCode> {
     require_output()?;
     // First, so that its errors come before anything is started.
     let admin = Admin::bind(&config).await?;
@@ -169,7 +172,7 @@ async fn serve_host(config: Config, load: Load) -> anyhow::Result<ExitCode> {
     let changes = started.server.changes();
     let draining = CancellationToken::new();
     let _admin = started.listen(admin, &started.health(&draining));
-    let _local = Local::start(&started.server);
+    let local = has_socket.then(|| Local::start(&started.server)).flatten();
     let Started { app, server, reloading, asked, .. } = started;
     let own = server.clone();
     let mut stop_signal = std::pin::pin!(async {
@@ -180,7 +183,14 @@ async fn serve_host(config: Config, load: Load) -> anyhow::Result<ExitCode> {
     });
 
     let streams = Streams::default();
-    let mut session = std::pin::pin!(session(server, Stdio::new(streams.clone(), limits)));
+    let mut session = std::pin::pin!(async {
+        let ended = session(server, Stdio::new(streams.clone(), limits)).await;
+        // Commands get the same time for their programs as the host.
+        if let Some(local) = &local {
+            let _ = tokio::time::timeout(FINISH, local.finish()).await;
+        }
+        ended
+    });
     let stop = async {
         let drain = tokio::select! {
             signal = &mut stop_signal => {
@@ -195,6 +205,9 @@ async fn serve_host(config: Config, load: Load) -> anyhow::Result<ExitCode> {
                 tracing::info!("the input has ended; finishing what was asked");
                 // Clients that wait for changes are answered with that.
                 changes.close();
+                if let Some(local) = &local {
+                    local.drain();
+                }
                 // The session ends when everything is answered.
                 tokio::select! {
                     signal = stop_signal => tracing::info!(signal, "stopping"),
@@ -207,6 +220,9 @@ async fn serve_host(config: Config, load: Load) -> anyhow::Result<ExitCode> {
             }
         };
         draining.cancel();
+        if let Some(local) = &local {
+            local.drain();
+        }
         // Otherwise the server would wait for clients that wait for changes.
         changes.close();
         close(&own, drain).await
@@ -239,6 +255,7 @@ async fn serve_clients(
     config: Config,
     load: Load,
     address: ListenAddress,
+    has_socket: bool,
 ) -> anyhow::Result<ExitCode> {
     // First, so that its errors come before anything is started.
     let http = Http::bind(&address.candidates(), &config).await?;
@@ -254,7 +271,7 @@ async fn serve_clients(
     let ending = Ending::default();
     let health = started.health(&ending.draining);
     let _admin = started.listen(admin, &health);
-    let _local = Local::start(&started.server);
+    let local = has_socket.then(|| Local::start(&started.server)).flatten();
     let look = {
         let health = health.clone();
         move || drop(health.not_ready())
@@ -271,6 +288,9 @@ async fn serve_clients(
         tracing::info!(signal, "stopping");
         service.stopping();
         ending.draining.cancel();
+        if let Some(local) = &local {
+            local.drain();
+        }
         changes.close();
         let closed = close(&own, own.setup().config.http.drain).await;
         // Calls are refused by now, and those that were running have been answered.

@@ -2,13 +2,14 @@
 //!
 //! A command is the same client as the host that started the server: [`Client::Host`].
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::StatusCode;
+use axum::http::{HeaderValue, Method, StatusCode};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse as _, Response};
 use hyper::body::Incoming;
@@ -29,12 +30,18 @@ use super::sessions::Sessions;
 use crate::calls::budget::Budget;
 use crate::config::HttpConfig;
 use crate::current::Current;
-use crate::local_socket::{CONFIGURATION, LocalSocket, fingerprint};
+use crate::local_socket::{CONFIGURATION, HAS_NOT_RUN, LocalSocket, fingerprint};
 use crate::mcp::server::Server;
 use crate::transport::message::Limits;
 
 /// Most connections. Each command has one.
 const MAX_CONNECTIONS: usize = 64;
+
+/// Most further connections that are told at the same time that there is no room for them.
+const MAX_REFUSALS: usize = 64;
+
+/// Time for telling it.
+const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Time for the headers of a request.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -48,7 +55,8 @@ const KEEP_ALIVE: Duration = Duration::from_secs(24 * 60 * 60);
 /// Serves commands at the local socket until it is dropped, which also removes the socket.
 pub(crate) struct Local {
     _end: DropGuard,
-    _tasks: TaskTracker,
+    draining: CancellationToken,
+    tasks: TaskTracker,
 }
 
 impl Local {
@@ -75,7 +83,8 @@ impl Local {
         // No tokens, and no names but those of this machine.
         let settings = HttpConfig { tokens: None, ..config.http.clone() };
         let rules = Current::new(Rules::new(&settings, std::net::Ipv4Addr::LOCALHOST.into())?);
-        let (end, tasks) = (CancellationToken::new(), TaskTracker::new());
+        let [end, draining] = [(); 2].map(|()| CancellationToken::new());
+        let tasks = TaskTracker::new();
         let guard = Guard::new(
             rules.clone(),
             Arc::new(Sessions::new(config.limits.max_timeout)),
@@ -86,32 +95,74 @@ impl Local {
         );
         let router =
             protocol(server.clone(), guard.with_only_client(Client::Host), rules, end.clone())
-                .layer(from_fn_with_state(server.clone(), check_configuration));
-        tasks.spawn(accept(socket, router, tasks.clone(), end.clone()));
-        Ok(Self { _end: end.drop_guard(), _tasks: tasks })
+                .layer(from_fn_with_state((server.clone(), draining.clone()), check));
+        let ends = Ends { draining: draining.clone(), end: end.clone() };
+        tasks.spawn(accept(socket, router, tasks.clone(), ends));
+        Ok(Self { _end: end.drop_guard(), draining, tasks })
+    }
+
+    /// Refuses new calls from now on. Those that run go on.
+    pub(crate) fn drain(&self) {
+        self.draining.cancel();
+    }
+
+    /// Refuses new calls, and waits for the answers of those that run.
+    pub(crate) async fn finish(&self) {
+        self.drain();
+        self.tasks.close();
+        self.tasks.wait().await;
     }
 }
 
-/// Refuses requests that are meant for a server with another configuration.
-async fn check_configuration(
-    State(server): State<Server>,
+/// Refuses requests that are meant for a server with another configuration, or that come when this one is stopping. `OPTIONS` asks
+/// for nothing else.
+async fn check(
+    State((server, draining)): State<(Server, CancellationToken)>,
     request: Request,
     next: Next,
 ) -> Response {
     let wanted = request.headers().get(CONFIGURATION);
-    if wanted.is_some_and(|wanted| *wanted != fingerprint(&server.setup().config)) {
-        return (StatusCode::PRECONDITION_FAILED, "the server has another configuration\n")
-            .into_response();
+    let mut answer = if draining.is_cancelled() {
+        (StatusCode::SERVICE_UNAVAILABLE, "the server is stopping\n").into_response()
+    } else if wanted.is_some_and(|wanted| *wanted != fingerprint(&server.setup().config)) {
+        (StatusCode::PRECONDITION_FAILED, "the server has another configuration\n").into_response()
+    } else if request.method() == Method::OPTIONS {
+        StatusCode::NO_CONTENT.into_response()
+    } else {
+        next.run(request).await
+    };
+    if NOT_RUN.contains(&answer.status()) {
+        answer.headers_mut().insert(HAS_NOT_RUN, HeaderValue::from_static("true"));
     }
-    next.run(request).await
+    answer
 }
 
-async fn accept(socket: LocalSocket, router: Router, tasks: TaskTracker, end: CancellationToken) {
-    let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+/// The statuses of requests that are refused here or by the guard, before anything runs. The answers of calls have others.
+const NOT_RUN: [StatusCode; 4] = [
+    StatusCode::REQUEST_TIMEOUT,
+    StatusCode::PRECONDITION_FAILED,
+    StatusCode::PAYLOAD_TOO_LARGE,
+    StatusCode::SERVICE_UNAVAILABLE,
+];
+
+/// The ends of a listener.
+#[derive(Clone)]
+struct Ends {
+    /// No new calls; those that run go on.
+    draining: CancellationToken,
+    /// Everything.
+    end: CancellationToken,
+}
+
+async fn accept(socket: LocalSocket, router: Router, tasks: TaskTracker, ends: Ends) {
+    let [slots, refusals] =
+        [MAX_CONNECTIONS, MAX_REFUSALS].map(|number| Arc::new(Semaphore::new(number)));
+    let full = Router::new().fallback(async || StatusCode::SERVICE_UNAVAILABLE);
     loop {
         let accepted = tokio::select! {
             accepted = socket.accept() => accepted,
-            () = end.cancelled() => return,
+            () = ends.draining.cancelled() => return,
+            () = ends.end.cancelled() => return,
         };
         let stream = match accepted {
             Ok(stream) => stream,
@@ -121,30 +172,46 @@ async fn accept(socket: LocalSocket, router: Router, tasks: TaskTracker, end: Ca
                 continue;
             }
         };
-        // A command whose connection is closed runs in its own process.
-        let Ok(slot) = Arc::clone(&slots).try_acquire_owned() else { continue };
-        let (served, end) = (serve(stream, router.clone()), end.clone());
-        tasks.spawn(async move {
-            tokio::select! {
-                () = served => {}
-                () = end.cancelled() => {}
-            }
-            drop(slot);
-        });
+        if let Ok(slot) = Arc::clone(&slots).try_acquire_owned() {
+            let served = serve(stream, router.clone(), ends.clone());
+            tasks.spawn(async move {
+                served.await;
+                drop(slot);
+            });
+        } else if let Ok(slot) = Arc::clone(&refusals).try_acquire_owned() {
+            let refused = serve(stream, full.clone(), ends.clone());
+            tasks.spawn(async move {
+                let _ = tokio::time::timeout(REFUSAL_TIMEOUT, refused).await;
+                drop(slot);
+            });
+        }
+        // Even more are closed. For a command that is the same: it runs in its own process.
     }
 }
 
 /// Serves one connection. When the command ends, its call is cancelled.
-async fn serve(stream: UnixStream, router: Router) {
+async fn serve(stream: UnixStream, router: Router, ends: Ends) {
     let service = service_fn(move |request: hyper::Request<Incoming>| {
         router.clone().oneshot(request.map(Body::new))
     });
-    let served = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(IDLE_TIMEOUT)
-        .serve_connection(TokioIo::new(stream), service)
-        .await;
-    if let Err(error) = served {
+    let mut served = pin!(
+        http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(IDLE_TIMEOUT)
+            .serve_connection(TokioIo::new(stream), service)
+    );
+    let ended = tokio::select! {
+        ended = &mut served => ended,
+        () = ends.end.cancelled() => return,
+        () = ends.draining.cancelled() => {
+            served.as_mut().graceful_shutdown();
+            tokio::select! {
+                ended = served => ended,
+                () = ends.end.cancelled() => return,
+            }
+        }
+    };
+    if let Err(error) = ended {
         tracing::debug!(%error, "a connection to the local socket failed");
     }
 }
