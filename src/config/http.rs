@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::check::{Check, three_quarters};
+use super::schema::follows;
 use super::section::{Text, Unit as _, any_duration, duration, section};
 
 /// Two or three for each of some hundreds of clients.
@@ -34,6 +35,7 @@ section! {
         /// Maximum number of them from one address, which several clients behind a proxy share. Others are closed. Default:
         /// three quarters of maxConnections.
         #[schemars(range(min = 1))]
+        #[schemars(transform = follows)]
         pub max_connections_per_address: usize = three_quarters(MAX_CONNECTIONS),
         /// How long a client can read nothing of an answer before its connection is closed.
         #[serde(with = "Text")]

@@ -125,12 +125,15 @@ pub(super) fn assemble(
     variables: impl IntoIterator<Item = (OsString, OsString)>,
 ) -> Result<Config, Vec<Problem>> {
     let mut document = document::read(text)?;
-    let mut problems = shape().check(&document);
     let sections = [&document["languageSettings"], built_in(), &document["packages"]["sets"]];
     let names =
         sections.into_iter().filter_map(Value::as_object).flat_map(|section| section.keys());
     let names: Vec<_> = names.cloned().collect();
-    let overrides = environment::overrides(shape(), variables, &names, &mut problems);
+    let mut of_variables = Vec::new();
+    let overrides = environment::overrides(shape(), variables, &names, &mut of_variables);
+    ignore_without_effect(&mut document, &overrides);
+    let mut problems = shape().check(&document);
+    problems.append(&mut of_variables);
     if !problems.is_empty() {
         return Err(problems);
     }
@@ -150,6 +153,36 @@ pub(super) fn assemble(
     config.file = file;
     config.settings = Settings { document, variables };
     Ok(config)
+}
+
+/// Removes numbers out of their bounds that have no effect: those of languages that are disabled, and the target of
+/// pools whose size is fixed.
+fn ignore_without_effect(document: &mut Value, overrides: &[Override]) {
+    let mut all = document.clone();
+    for Override { path, value, .. } in overrides {
+        let nested = |inside: Value, key: &String| {
+            Value::Object([(key.clone(), inside)].into_iter().collect())
+        };
+        document::merge(&mut all, &path.iter().rev().fold(value.clone(), nested));
+    }
+    let mut target_holds = all["pool"]["size"].is_object();
+    for (name, language) in all["languageSettings"].as_object().into_iter().flatten() {
+        if language["enabled"] != false {
+            target_holds |= language["pool"]["size"].is_object();
+        } else if let Some(of_language) =
+            shape().inside("languageSettings").and_then(|all| all.inside(name))
+            && let Some(settings) =
+                document.get_mut("languageSettings").and_then(|all| all.get_mut(name))
+        {
+            of_language.remove_out_of_bounds(settings);
+        }
+    }
+    if !target_holds
+        && let Some(of_target) = shape().inside("pool").and_then(|pool| pool.inside("target"))
+        && let Some(Value::Object(pool)) = document.get_mut("pool")
+    {
+        pool.retain(|key, value| key != "target" || !of_target.is_out_of_bounds(value));
+    }
 }
 
 /// Names the variables instead of the keys that they set.

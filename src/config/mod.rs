@@ -17,6 +17,7 @@ mod packages;
 mod pool;
 mod requests;
 mod root;
+mod schema;
 mod section;
 mod sessions;
 mod shape;

@@ -13,6 +13,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use super::check::Check;
+use super::schema::follows;
 use super::section::{Mib, Text, Unit as _, duration, section};
 
 /// One thawed and one paused: the next request starts at once, the one after it almost at once.
@@ -59,15 +60,19 @@ section! {
     #[derive(Clone)]
     pub(super) struct PoolSettings {
         /// How many sandboxes are kept ready; 0: every start is cold. With {"min": 1, "max": 16} the number follows the calls.
+        #[schemars(transform = follows)]
         pub(super) size: SizeSetting = SIZE,
         /// If the number follows the calls, the share of them that should find a sandbox ready.
         #[schemars(range(min = MIN_TARGET, max = MAX_TARGET))]
+        #[schemars(transform = follows)]
         pub(super) target: f64 = TARGET,
         /// How many of the sandboxes stay thawed, which saves the time of thawing.
+        #[schemars(transform = follows)]
         pub(super) hot: usize = HOT,
         /// Age at which an unused sandbox is replaced, such as "30m".
         #[serde(with = "Text")]
         #[schemars(schema_with = "duration")]
+        #[schemars(transform = follows)]
         pub(super) max_age: Duration = MAX_AGE,
     }
 }

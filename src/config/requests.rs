@@ -10,6 +10,7 @@ use isolator_pool::run::workspace::WorkspaceLimits;
 
 use super::check::{Check, three_quarters};
 use super::language::{Language, MAX_MEMORY_MB, MIN_MEMORY_MB};
+use super::schema::follows;
 use super::section::{Cores, Kib, Mib, Text, Unit as _, duration, section};
 
 /// Four times the two cores of a small server, because programs wait as well as compute.
@@ -26,6 +27,7 @@ section! {
         pub max_running: usize = MAX_RUNNING,
         /// Maximum number of them that belong to one HTTP client. Default: three quarters of maxRunning.
         #[schemars(range(min = 1))]
+        #[schemars(transform = follows)]
         pub max_running_per_client: usize = three_quarters(MAX_RUNNING),
         /// Total size of the messages of all requests that are being received or served, in MiB. One HTTP client can have
         /// half of it. The server takes up to four times as much memory for them.

@@ -25,6 +25,7 @@ use super::operators::{AdminConfig, AuditConfig, LogConfig};
 use super::packages::PackagesConfig;
 use super::pool::PoolsConfig;
 use super::requests::{RequestLimits, RequestsConfig, ResultsConfig};
+use super::schema::published;
 use super::section::{Cores, Mib, Seconds, Unit as _, section};
 use super::sessions::SessionsConfig;
 use super::shape::Shape;
@@ -143,7 +144,7 @@ pub struct Settings {
 
 /// The file's JSON schema.
 pub fn schema() -> Value {
-    schemars::schema_for!(Config).to_value()
+    published(schemars::schema_for!(Config).to_value())
 }
 
 /// The shape of the file.

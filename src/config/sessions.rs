@@ -5,6 +5,7 @@ use std::time::Duration;
 use isolator_pool::engine::limits::ByteSize;
 
 use super::check::{Check, three_quarters};
+use super::schema::follows;
 use super::section::{Kib, Mib, Text, Unit as _, duration, section};
 
 /// Most are frozen, and cost only their memory.
@@ -22,6 +23,7 @@ section! {
         pub max: usize = MAX_SESSIONS,
         /// Maximum number of them that belong to one HTTP client. Default: three quarters of max.
         #[schemars(range(min = 1))]
+        #[schemars(transform = follows)]
         pub max_per_client: usize = three_quarters(MAX_SESSIONS),
         /// How long a session can be unused before it ends. A client can ask for less.
         // A conversation that rests for longer is rarely taken up again.

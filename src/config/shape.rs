@@ -159,6 +159,46 @@ impl Shape {
         }
     }
 
+    /// Removes the keys of a section whose values are numbers or durations out of their bounds.
+    pub(super) fn remove_out_of_bounds(&self, section: &mut Value) {
+        if let (Self::Section { keys, .. }, Value::Object(found)) = (self, section) {
+            found.retain(|key, value| {
+                let Some(shape) = keys.get(key) else { return true };
+                shape.remove_out_of_bounds(value);
+                !shape.is_out_of_bounds(value)
+            });
+        }
+    }
+
+    /// Whether a value has the right kind, but is out of its bounds.
+    pub(super) fn is_out_of_bounds(&self, value: &Value) -> bool {
+        match (self, value) {
+            (Self::Whole { .. }, Value::Number(number)) => number.is_u64() && !self.accepts(value),
+            (Self::Number { .. }, Value::Number(_)) => !self.accepts(value),
+            (Self::Duration { .. }, Value::String(text)) => {
+                duration::parse(text).is_ok() && !self.accepts(value)
+            }
+            (Self::Either(one, _), Value::Number(_)) => one.is_out_of_bounds(value),
+            (Self::Either(_, section), Value::Object(found)) => match &**section {
+                Self::Section { keys, .. } => {
+                    let mut known = found.iter().filter_map(|(key, it)| Some((keys.get(key)?, it)));
+                    known.any(|(shape, value)| shape.is_out_of_bounds(value))
+                }
+                _ => false,
+            },
+            _ => false,
+        }
+    }
+
+    /// The shape of a key of a section, or of the entries of a map.
+    pub(super) fn inside(&self, key: &str) -> Option<&Self> {
+        match self {
+            Self::Section { keys, .. } => keys.get(key),
+            Self::Names(each) => Some(each),
+            _ => None,
+        }
+    }
+
     /// The error of a value that is not accepted.
     fn error(&self, value: &Value) -> String {
         let expected = format!("expected {}, not {}", self.expected(), shown(value));

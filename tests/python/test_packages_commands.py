@@ -206,7 +206,7 @@ def test_run_and_session_give_programs_their_packages(commands):
     assert commands.prints("run", str(program)) == "3\n"
     program.write_text(block.format('"other"') + "print(1)\n")
     done = commands.run("run", str(program))
-    assert done.stdout == "1\n" and "dependencies (other) are not there" in done.stderr, done
+    assert done.stdout == "1\n" and "dependencies (other) were not installed" in done.stderr, done
     assert commands.run("run", "--quiet", str(program)).stderr == ""
 
     cells = "import alpha\nalpha.version\n"

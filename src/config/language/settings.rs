@@ -8,6 +8,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
 use crate::config::pool::PoolSettings;
+use crate::config::schema::follows;
 use crate::config::section::{Cores, Mib, Unit as _, section};
 
 // The defaults of isolator-mcp, whose file must mean here what it meant there.
@@ -36,14 +37,17 @@ section! {
         /// Image of its sandboxes: any with a Linux userland.
         pub(super) image: Option<String> = None,
         /// A few words for the model about the content of the image.
+        #[schemars(transform = follows)]
         pub(super) description: String = String::new(),
         /// Extensions of its files, the usual one first, such as [".py"].
+        #[schemars(transform = follows)]
         pub(super) extensions: Vec<String> = Vec::new(),
         /// File name of a program whose request gives none, such as "main.py". Default: main and the first extension.
         pub(super) default_file: Option<String> = None,
         /// The command that runs a program. "{file}" stands for the program's file; "{sources}" for that file and the
         /// request's other files with the language's extensions in the same folder. "{heapMB}", also in a word, stands for
         /// the largest heap in MiB that fits into the request's memory. The request's arguments follow.
+        #[schemars(transform = follows)]
         pub(super) command: Vec<String> = Vec::new(),
         /// Environment variables for its programs.
         // They give a program a home and a folder for temporary files in any image.
@@ -54,13 +58,16 @@ section! {
         /// Memory of a sandbox in MiB, including its files. Default: defaultMemoryMB.
         #[serde(rename = "memoryMB", with = "Mib")]
         #[schemars(with = "u64", range(min = MIN_MEMORY_MB, max = MAX_MEMORY_MB))]
+        #[schemars(transform = follows)]
         pub(super) memory: ByteSize = MEMORY,
         /// CPU time of a sandbox in cores. Default: defaultCpus.
         #[serde(with = "Cores")]
         #[schemars(with = "f64", range(min = 0.01, max = 1024))]
+        #[schemars(transform = follows)]
         pub(super) cpus: CpuShare = CPUS,
         /// Maximum number of processes and threads of a sandbox. Default: defaultPidsLimit.
         #[schemars(range(min = MIN_PIDS, max = MAX_PIDS))]
+        #[schemars(transform = follows)]
         pub(super) pids_limit: u32 = PIDS,
         /// Size of the working directory in MiB, which is part of the memory. Default: a quarter of it.
         #[serde(rename = "workspaceMB", with = "Mib")]
@@ -75,6 +82,7 @@ section! {
         /// The interpreter that is started before its program comes.
         pub(super) preload: PreloadSettings = PreloadSettings::default(),
         /// Advice that is added to known error messages.
+        #[schemars(transform = follows)]
         pub(super) hints: Vec<HintSettings> = Vec::new(),
         /// How check_syntax checks a program of this language without running it. Built-in languages have a check.
         pub(super) syntax_check: Option<SyntaxCheckSettings> = None,
@@ -87,12 +95,14 @@ section! {
     #[derive(Clone)]
     pub(super) struct PreloadSettings {
         /// Whether an interpreter is preloaded, if one is named.
+        #[schemars(transform = follows)]
         pub(super) enabled: bool = true,
         /// The interpreter that the language's command starts.
         #[schemars(schema_with = "interpreter")]
         pub(super) interpreter: Option<Interpreter> = None,
         /// Modules that a second interpreter imports, for programs that import one of them. Default for Python: ["numpy",
         /// "pandas"].
+        #[schemars(transform = follows)]
         pub(super) modules: Vec<String> = Vec::new(),
         /// Memory in MiB that the interpreter with the modules can take. A sandbox in which it waits gets what it really
         /// takes in addition to its own. An interpreter that takes more is not used.
@@ -115,6 +125,7 @@ section! {
         pub(super) checker: Option<Interpreter> = None,
         /// A command in the image that checks the syntax. "{file}" stands for the file with the code, which has the
         /// language's default name.
+        #[schemars(transform = follows)]
         pub(super) command: Option<Vec<String>> = None,
         /// Regular expression that finds the error in what the command prints when its exit code is not 0. It needs a group
         /// "error", and can have groups "line" and "offset". Without a pattern the command must print {"valid": true} or

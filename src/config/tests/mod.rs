@@ -91,12 +91,15 @@ fn numbers_outside_their_bounds_are_refused() {
         let part = &part["anyOf"].as_array().map_or(part, |options| &options[0]);
         for (bound, beyond) in [("minimum", -1.0), ("maximum", 1.0)] {
             let Some(bound) = part[bound].as_f64() else { continue };
-            let value = if part["type"] == "number" {
+            let value = if part["type"] == json!(["number", "null"]) {
                 json!(bound + beyond)
             } else {
                 json!((bound + beyond) as i64)
             };
             let mut settings = json!({});
+            if pointer == "/pool/target" {
+                set(&mut settings, "/pool/size", json!({ "min": 1, "max": 2 }));
+            }
             set(&mut settings, &pointer, value);
             let (refused, message) = problem(&settings.to_string());
             assert_eq!(refused, path, "{message}");
@@ -105,6 +108,77 @@ fn numbers_outside_their_bounds_are_refused() {
         }
     }
     assert!(checked > 60, "{checked}");
+}
+
+#[test]
+fn numbers_outside_their_bounds_are_ignored_where_they_have_no_effect() {
+    let off = |more: &str| {
+        format!(
+            r#"{{"languageSettings": {{"go": {{"enabled": false{more}}}}}, "pool": {{"target": 2}}}}"#
+        )
+    };
+    let go = r#", "memoryMB": 1, "cpus": 0, "pidsLimit": 1,
+        "pool": {"size": {"min": 1, "max": 9999}, "maxAge": "0s"}, "preload": {"memoryMB": 0}"#;
+    let config = parse(&off(go)).unwrap();
+    assert!(!config.languages.contains_key("go"));
+    assert_eq!(config.pool.target, parse("{}").unwrap().pool.target);
+    // They have the right kind even there.
+    let (path, _) = problem(&off(r#", "memoryMB": "1""#));
+    assert_eq!(path, "languageSettings.go.memoryMB");
+    // A variable decides whether they have an effect.
+    let set = |variable: &str, value: &str| {
+        let variables = [(variable.into(), value.into())];
+        load::assemble(&off(go), None, Path::new("/conf"), variables)
+    };
+    let paths = |problems: Vec<Problem>| problems.into_iter().map(|it| it.path).collect::<Vec<_>>();
+    let refused = paths(set("ISOLATOR_POOL__SIZE", r#"{"min": 1, "max": 2}"#).unwrap_err());
+    assert_eq!(refused, ["pool.target"]);
+    let refused = paths(set("ISOLATOR_LANGUAGE_SETTINGS__GO__ENABLED", "true").unwrap_err());
+    assert!(refused.contains(&"languageSettings.go.memoryMB".to_owned()), "{refused:?}");
+}
+
+#[test]
+fn the_schema_accepts_null_exactly_where_files_can_have_it() {
+    let schema = schema();
+    let text = schema.to_string();
+    assert!(!text.contains("writeOnly") && !text.contains(r#""default":null"#));
+    let mut nullable = 0;
+    for (pointer, part) in parts(&schema, &schema, "") {
+        let null = Value::Null;
+        let has_null = |list: &Value| list.as_array().is_some_and(|list| list.contains(&null));
+        let has_type = |part: &Value| {
+            part["type"] == "null"
+                || part["type"].as_array().is_some_and(|it| it.contains(&json!("null")))
+        };
+        let accepts = has_type(part)
+            || has_null(&part["enum"])
+            || part["anyOf"].as_array().is_some_and(|options| options.iter().any(has_type));
+        let mut settings = json!({});
+        set(&mut settings, &pointer, Value::Null);
+        let path = pointer.trim_start_matches('/').replace('/', ".");
+        let problems = parse(&settings.to_string()).err().unwrap_or_default();
+        let is_refused = pointer.is_empty() || problems.iter().any(|problem| problem.path == path);
+        assert_eq!(accepts, !is_refused, "{pointer}: {part}");
+        nullable += usize::from(accepts);
+    }
+    assert!(nullable > 100, "{nullable}");
+}
+
+#[test]
+fn the_schema_has_no_default_that_follows_from_other_keys() {
+    let schema = schema();
+    for (pointer, part) in parts(&schema, &schema, "") {
+        let says = part["description"].as_str().is_some_and(|text| text.contains("Default: "));
+        let is_of_pool = pointer.starts_with("/languageSettings/python/pool");
+        assert!(part["default"].is_null() || !(says || is_of_pool), "{pointer}: {part}");
+    }
+    for key in ["command", "extensions", "description", "memoryMB", "cpus", "pidsLimit", "hints"] {
+        let part = &schema["$defs"]["LanguageSettings"]["properties"][key];
+        assert!(part.is_object() && part.get("default").is_none(), "{key}: {part}");
+    }
+    assert!(schema["$defs"]["PreloadSettings"]["properties"]["enabled"].get("default").is_none());
+    assert_eq!(schema["properties"]["defaultCpus"]["default"], 0.5);
+    assert_eq!(schema["$defs"]["RequestsConfig"]["properties"]["maxRunning"]["default"], 8);
 }
 
 #[test]
@@ -287,19 +361,35 @@ fn policies_of_a_disabled_language_are_ignored() {
     assert!(!parse(off).unwrap().policies.apply_to("python"));
 }
 
-/// All keys that a part of the schema has, as pointers with their parts; of maps one entry, for Python.
+/// All keys that a part of the schema has, as pointers with their parts; of maps one entry, for Python. References are
+/// followed.
 fn keys<'a>(schema: &'a Value, part: &'a Value, at: &str) -> Vec<(String, &'a Value)> {
-    let part = match part["$ref"].as_str() {
-        Some(reference) => schema.pointer(reference.trim_start_matches('#')).unwrap(),
-        None => part,
-    };
+    let all = parts(schema, part, at).into_iter();
+    all.map(|(pointer, part)| (pointer, followed(schema, part))).collect()
+}
+
+/// The same with the parts as they are written.
+fn parts<'a>(schema: &'a Value, part: &'a Value, at: &str) -> Vec<(String, &'a Value)> {
+    let mut found = vec![(at.to_owned(), part)];
+    let part = followed(schema, part);
     let named = part["properties"].as_object().into_iter().flatten();
     let entry = part.get("additionalProperties").filter(|it| it.is_object());
     let entry = entry.map(|entry| ("python", entry));
     let inside = named.map(|(name, part)| (name.as_str(), part)).chain(entry);
-    let mut found = vec![(at.to_owned(), part)];
-    found.extend(inside.flat_map(|(name, part)| keys(schema, part, &format!("{at}/{name}"))));
+    found.extend(inside.flat_map(|(name, part)| parts(schema, part, &format!("{at}/{name}"))));
     found
+}
+
+/// The part that a reference names, without the choice of `null`.
+fn followed<'a>(schema: &'a Value, part: &'a Value) -> &'a Value {
+    let part = match part["anyOf"].as_array().map(Vec::as_slice) {
+        Some([section, null]) if null["type"] == "null" => section,
+        _ => part,
+    };
+    match part["$ref"].as_str() {
+        Some(reference) => schema.pointer(reference.trim_start_matches('#')).unwrap(),
+        None => part,
+    }
 }
 
 fn set(value: &mut Value, pointer: &str, to: Value) {
