@@ -222,7 +222,9 @@ async def process_of(session):
 async def sandbox_of(server, session):
     """The sandbox that is the session's."""
     groups = _read(Path(f"/proc/{await process_of(session)}/cgroup"))
-    (sandbox,) = [sandbox for sandbox in engine.sandboxes(server.instance) if sandbox.id in groups]
+    # One name can begin another, so whole parts of the paths are compared.
+    parts = set(groups.replace("\n", "/").split("/"))
+    (sandbox,) = [sandbox for sandbox in engine.sandboxes(server.instance) if sandbox.id in parts]
     return sandbox
 
 
