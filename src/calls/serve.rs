@@ -92,7 +92,7 @@ impl Calls {
         let asked = packages.asked().to_vec();
         Ok(Served::Ran(Box::new(Ran {
             receipt: ReceiptReport::of_program(&outcome, &receipt, packages.used()),
-            end: RunEnd::Program(outcome),
+            end: RunEnd::Program(Box::new(outcome)),
             notes,
             wanted,
             unenforced: receipt.unenforced,

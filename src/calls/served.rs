@@ -69,7 +69,7 @@ pub(crate) struct Ran {
 /// The outcome of a run, by where it ran.
 pub(crate) enum RunEnd {
     /// In a new sandbox.
-    Program(Outcome),
+    Program(Box<Outcome>),
     /// In a session, as a cell or a shell command.
     Step {
         /// The outcome, with what it means for the session.

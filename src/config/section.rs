@@ -3,7 +3,7 @@
 //! A new key is one field. Its doc comment is its description in `isolator config schema`, and `range` its bounds. From
 //! these and its type follow how it is read, checked, shown and overridden by the environment.
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::time::Duration;
 
 use isolator_pool::engine::limits::{ByteSize, CpuShare};
@@ -161,6 +161,6 @@ pub(super) fn duration(generator: &mut SchemaGenerator) -> Schema {
 }
 
 /// Writes a path, of which the parts that are not UTF-8 are lost.
-pub(super) fn lossy<S: Serializer>(path: &PathBuf, serializer: S) -> Result<S::Ok, S::Error> {
+pub(super) fn lossy<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
     path.to_string_lossy().serialize(serializer)
 }

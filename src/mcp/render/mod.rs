@@ -178,7 +178,7 @@ const fn advice_in_session(error: &SessionError) -> &'static str {
 fn tested(ran: Ran) -> Answer {
     let Ran { end, receipt, notes, unenforced, .. } = ran;
     let outcome = match end {
-        RunEnd::Program(outcome) => outcome,
+        RunEnd::Program(outcome) => *outcome,
         RunEnd::Step { cell, .. } => cell.outcome,
     };
     Answer::of_data(&Tested::executed(&outcome, &unenforced, notes)).with_receipt(receipt)

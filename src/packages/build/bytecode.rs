@@ -117,7 +117,7 @@ async fn compile_batch(
         let outcome = sandboxes::run(sandboxes, &language.name, request).await;
         let outcome = outcome.map_err(|error| BuildError::Target {
             language: language.name.clone(),
-            why: error.into(),
+            why: Box::new(error.into()),
         })?;
         match made(&outcome, batch.len()) {
             Some(made) => {

@@ -40,7 +40,7 @@ pub(crate) enum BuildError {
         language: String,
         /// The cause.
         #[source]
-        why: TargetError,
+        why: Box<TargetError>,
     },
     /// A tool is not there.
     #[error(

@@ -81,8 +81,10 @@ impl Builder {
             return Ok(target);
         }
         let target = self.ask(language).await;
-        let target =
-            target.map_err(|why| BuildError::Target { language: language.name.clone(), why })?;
+        let target = target.map_err(|why| BuildError::Target {
+            language: language.name.clone(),
+            why: Box::new(why),
+        })?;
         // Only if it was this image that has answered.
         if let Some(key) =
             key.filter(|key| known(self.sandboxes.image(&language.name)).as_ref() == Some(key))

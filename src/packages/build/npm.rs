@@ -115,7 +115,7 @@ impl Tools<'_> {
         let System::Node { cpu, libc } = &self.target.system else {
             return Err(BuildError::Target {
                 language: self.target.name.clone(),
-                why: TargetError::NoInterpreter,
+                why: Box::new(TargetError::NoInterpreter),
             });
         };
         let index = self.config.packages.index(Interpreter::Node);

@@ -125,7 +125,7 @@ impl Tools<'_> {
         let System::Python { platform, .. } = &self.target.system else {
             return Err(BuildError::Target {
                 language: self.target.name.clone(),
-                why: TargetError::NoInterpreter,
+                why: Box::new(TargetError::NoInterpreter),
             });
         };
         let index = self.config.packages.index(Interpreter::Python);

@@ -104,9 +104,10 @@ impl Client {
             *last
         };
         let (sender, answer) = oneshot::channel();
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        waiting.as_mut().ok_or(RequestError::Ended)?.insert(id, sender);
-        drop(waiting);
+        {
+            let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+            waiting.as_mut().ok_or(RequestError::Ended)?.insert(id, sender);
+        }
         let request = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": parameters });
         write(&self.input, &request).await?;
         Ok(PendingCall { id, answer, input: Arc::clone(&self.input) })
