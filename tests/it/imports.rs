@@ -32,7 +32,7 @@ fn paths(source: &str) -> Vec<Module> {
         branch(&[], tree, &mut found);
         let words = rest.split(|c: char| !c.is_alphanumeric() && !['_', ':'].contains(&c));
         let is_path = |word: &&str| word.starts_with("crate::") || word.starts_with("super::");
-        found.extend(words.filter(is_path).map(|word| segments(word)));
+        found.extend(words.filter(is_path).map(segments));
     }
     found
 }
