@@ -336,5 +336,7 @@ impl Wanted {
     }
 }
 
+// The fuzzers include this file by its path.
 #[cfg(test)]
+#[path = "changes/tests.rs"]
 mod tests;
