@@ -53,7 +53,7 @@ impl LocalSocket {
     ///
     /// When there is no such folder, another user can change it, or its path is too long.
     pub(crate) fn bind() -> io::Result<Self> {
-        let folder = folder().ok_or_else(|| {
+        let folder = user_runtime().ok_or_else(|| {
             io::Error::new(
                 ErrorKind::NotFound,
                 "no folder for it is known: set XDG_RUNTIME_DIR to one",
@@ -124,7 +124,7 @@ impl Drop for LocalSocket {
 
 /// The sockets of servers of this user, the newest first.
 pub(crate) fn sockets() -> Vec<PathBuf> {
-    let Some(folder) = folder().filter(|folder| check_folder(folder).is_ok()) else {
+    let Some(folder) = user_runtime().filter(|folder| check_folder(folder).is_ok()) else {
         return Vec::new();
     };
     let mut found: Vec<_> = sockets_in(&folder)
@@ -187,10 +187,6 @@ fn check_own_user() -> io::Result<()> {
             format!("user {overflow} can't be told from users that the kernel does not know here");
         io::Error::new(ErrorKind::PermissionDenied, text)
     })
-}
-
-fn folder() -> Option<PathBuf> {
-    user_runtime()
 }
 
 fn sockets_in(folder: &Path) -> impl Iterator<Item = PathBuf> {

@@ -317,6 +317,29 @@ pub struct Exit {
     pub preloaded: bool,
 }
 
+impl Exit {
+    /// The report on a program of which only the end is known.
+    pub fn of(end: End) -> Self {
+        Self {
+            end,
+            killed: None,
+            wall: Duration::ZERO,
+            cpu: Duration::ZERO,
+            peak_memory: None,
+            oom_kills: 0,
+            refused_forks: 0,
+            full_disks: Vec::new(),
+            stdout: StreamCount::default(),
+            stderr: StreamCount::default(),
+            more_files: false,
+            in_tmp: Vec::new(),
+            unpack: Duration::ZERO,
+            spawn: Duration::ZERO,
+            preloaded: false,
+        }
+    }
+}
+
 /// The program did not run; the last frame of the stream.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failed {

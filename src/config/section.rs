@@ -67,35 +67,25 @@ pub(super) trait Unit {
     }
 }
 
+/// A size in units of 2 to the power of `SHIFT` bytes.
+pub(super) struct Binary<const SHIFT: u32>;
+
 /// A size in KiB.
-pub(super) struct Kib;
-
-impl Unit for Kib {
-    type Value = ByteSize;
-    type Written = u64;
-
-    fn read(written: u64) -> Option<ByteSize> {
-        written.checked_mul(1 << 10).map(ByteSize::bytes)
-    }
-
-    fn write(value: ByteSize) -> u64 {
-        value.as_bytes() >> 10
-    }
-}
+pub(super) type Kib = Binary<10>;
 
 /// A size in MiB.
-pub(super) struct Mib;
+pub(super) type Mib = Binary<20>;
 
-impl Unit for Mib {
+impl<const SHIFT: u32> Unit for Binary<SHIFT> {
     type Value = ByteSize;
     type Written = u64;
 
     fn read(written: u64) -> Option<ByteSize> {
-        written.checked_mul(1 << 20).map(ByteSize::bytes)
+        written.checked_mul(1 << SHIFT).map(ByteSize::bytes)
     }
 
     fn write(value: ByteSize) -> u64 {
-        value.as_mib()
+        value.as_bytes() >> SHIFT
     }
 }
 

@@ -5,9 +5,7 @@ use std::io;
 use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
-use isolator_runner::wire::{
-    self, CellEnd, End, Exit, KillReason, Kind, Occasion, StreamCount, WireError,
-};
+use isolator_runner::wire::{self, CellEnd, End, Exit, KillReason, Kind, Occasion, WireError};
 use rustix::event::{PollFd, PollFlags};
 
 use super::Session;
@@ -263,24 +261,7 @@ impl Ended {
     }
 
     fn without_run(end: End) -> Self {
-        let exit = Exit {
-            end,
-            killed: None,
-            wall: Duration::ZERO,
-            cpu: Duration::ZERO,
-            peak_memory: None,
-            oom_kills: 0,
-            refused_forks: 0,
-            full_disks: Vec::new(),
-            stdout: StreamCount::default(),
-            stderr: StreamCount::default(),
-            more_files: false,
-            in_tmp: Vec::new(),
-            unpack: Duration::ZERO,
-            spawn: Duration::ZERO,
-            preloaded: false,
-        };
-        let pipes = [None, None];
+        let (exit, pipes) = (Exit::of(end), [None, None]);
         Self { exit, pipes, said: None, is_gone: true, shown_dropped: 0, is_lost: false }
     }
 

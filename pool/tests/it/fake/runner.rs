@@ -5,7 +5,7 @@ use std::time::Duration;
 use isolator_pool::engine::{SandboxName, SandboxState};
 use isolator_runner::wire::{
     self, Alone, End, Exit, Failed, FailedCause, FrameDecoder, HEADER_LEN, Job, Kind, Preload,
-    Preloaded, Ready, StreamCount, Wanted,
+    Preloaded, Ready, Wanted,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
@@ -308,23 +308,7 @@ impl Runner {
 
 /// The report on a program that succeeded at once.
 pub(super) fn success() -> Exit {
-    Exit {
-        end: End::Code(0),
-        killed: None,
-        wall: Duration::ZERO,
-        cpu: Duration::ZERO,
-        peak_memory: None,
-        oom_kills: 0,
-        refused_forks: 0,
-        full_disks: Vec::new(),
-        stdout: StreamCount::default(),
-        stderr: StreamCount::default(),
-        more_files: false,
-        in_tmp: Vec::new(),
-        unpack: Duration::ZERO,
-        spawn: Duration::ZERO,
-        preloaded: false,
-    }
+    Exit::of(End::Code(0))
 }
 
 /// The header of a frame of 4 GiB.
