@@ -156,7 +156,7 @@ impl Backend for Scripted {
     async fn withdraw(&self, hash: &str) -> Result<(), EngineError> {
         self.note(format!("withdraw {hash}"));
         match *lock(&self.engine_is_gone) {
-            true => Err(EngineError::Unusable("the engine does not answer".to_owned())),
+            true => Err(EngineError::Unusable("the engine does not answer".into())),
             false => Ok(()),
         }
     }
