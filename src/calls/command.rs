@@ -17,10 +17,6 @@ use crate::request::understand::given::Given;
 
 impl Calls {
     /// Runs a program for a command that has sent its wishes to this server.
-    ///
-    /// # Errors
-    ///
-    /// As [`serve`](Self::serve).
     pub(crate) async fn run_for_command(
         &self,
         arguments: Given,
@@ -49,9 +45,7 @@ impl Calls {
         let arguments = arguments.to_string();
         let stdin = wanted["stdin"].as_str().map_or(0, str::len);
         let mut share = self.in_flight.share(&call.client);
-        if !share.grow(arguments.len() + stdin) {
-            return Err(self.too_much_at_once());
-        }
+        self.admit(&mut share, arguments.len() + stdin)?;
         let arguments: Arguments = serde_json::from_str(&arguments).map_err(unreadable)?;
         let mut wanted: Wanted = serde_json::from_value(wanted).map_err(unreadable)?;
         resolve::check_stdin(wanted.stdin.len(), &self.config)?;
@@ -60,16 +54,8 @@ impl Calls {
         self.run_wanted(arguments, wanted, call, note).await
     }
 
-    fn too_much_at_once(&self) -> CallError {
-        CallError::TooMuchAtOnce(self.config.requests.max_in_flight.as_usize())
-    }
-
     /// Runs a program in a new sandbox. The arguments are exact, so nothing in them is corrected. Dropping the future ends the
     /// program and removes its sandbox.
-    ///
-    /// # Errors
-    ///
-    /// As [`serve`](Self::serve).
     pub(crate) async fn run_command_line(
         &self,
         arguments: Arguments,
@@ -78,9 +64,7 @@ impl Calls {
         note: &mut Note,
     ) -> Result<Finished, CallError> {
         let mut share = self.in_flight.share(&call.client);
-        if !share.grow(arguments.weight() + wanted.stdin.len()) {
-            return Err(self.too_much_at_once());
-        }
+        self.admit(&mut share, arguments.weight() + wanted.stdin.len())?;
         self.run_wanted(arguments, wanted, call, note).await
     }
 
@@ -92,12 +76,8 @@ impl Calls {
         note: &mut Note,
     ) -> Result<Finished, CallError> {
         let Wanted { files, stdin, max_wait_ms } = wanted;
-        if let Some(code) = &arguments.entrypoint_code {
-            note.code(code);
-        }
-        if let Some(snippet) = &arguments.snippet_name {
-            note.snippet(snippet);
-        }
+        note.code(arguments.entrypoint_code.as_deref());
+        note.snippet(arguments.snippet_name.as_deref());
         let mut job = resolve::program(arguments, &self.config, &self.snippets)?;
         refuse_more_than_memory(&job.run.workspace, &stdin, job.run.resources.memory)?;
         if !stdin.is_empty() {
