@@ -28,10 +28,6 @@ pub(crate) enum DurationError {
 }
 
 /// Reads a duration.
-///
-/// # Errors
-///
-/// See [`DurationError`].
 pub(crate) fn parse(text: &str) -> Result<Duration, DurationError> {
     for word in text.split(|c: char| !c.is_alphabetic()).filter(|word| !word.is_empty()) {
         match word {

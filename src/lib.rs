@@ -14,6 +14,7 @@
 //! - `mcp` serves MCP clients: the server, its tools and resources, progress and change notifications.
 //! - `metrics` counts calls, and shows operators metrics and the status of the server.
 //! - `packages` resolves, builds and stores sets of packages; `requirement` parses requirements.
+//! - `pattern` compiles constant regular expressions.
 //! - `policy` checks programs against the rules of the operator, before they run.
 //! - `descriptors` plans how many files the process can have open; `reread` reads files again when they change.
 //! - `request` turns the arguments of a call into a request that can run in a sandbox.
@@ -41,6 +42,7 @@ pub mod log;
 mod mcp;
 mod metrics;
 mod packages;
+mod pattern;
 pub mod policy;
 mod request;
 mod requirement;

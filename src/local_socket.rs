@@ -65,13 +65,11 @@ impl LocalSocket {
     fn bind_in(folder: &Path) -> io::Result<Self> {
         check_own_user()?;
         DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-        // Not the folder behind a symbolic link, which is not meant for sockets.
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let opened = File::from(open(folder, flags, Mode::empty())?);
+        let opened = open_folder(folder)?;
         if opened.metadata()?.uid() == geteuid().as_raw() {
             fchmod(&opened, Mode::RWXU)?;
         }
-        check_folder(folder)?;
+        check_private(&opened, folder)?;
         // Until the end of this function: a socket on which its server does not listen yet looks like a stale one.
         lock(&opened)?;
         remove_stale(folder);
@@ -124,9 +122,10 @@ impl Drop for LocalSocket {
 
 /// The sockets of servers of this user, the newest first.
 pub(crate) fn sockets() -> Vec<PathBuf> {
-    let Some(folder) = user_runtime().filter(|folder| check_folder(folder).is_ok()) else {
-        return Vec::new();
+    let is_private = |folder: &PathBuf| {
+        open_folder(folder).and_then(|opened| check_private(&opened, folder)).is_ok()
     };
+    let Some(folder) = user_runtime().filter(is_private) else { return Vec::new() };
     let mut found: Vec<_> = sockets_in(&folder)
         .filter_map(|path| Some((fs::symlink_metadata(&path).ok()?.modified().ok()?, path)))
         .collect();
@@ -146,23 +145,29 @@ pub(crate) async fn connect(path: &Path) -> io::Result<UnixStream> {
 }
 
 /// The value of [`CONFIGURATION`]: equal where a command in its own process would do the same as a server with this
-/// configuration. It covers the files that are read when a configuration is loaded, as they were then; snippets are read at
-/// each call.
+/// configuration. It covers the files that are read when a configuration is loaded, as they were then, and is computed once for
+/// each. Snippets are read at each call, so both must see the same folder of them: a server in a container may see another.
 pub(crate) fn fingerprint(config: &Config) -> String {
-    let file = config.file.as_ref().map(|file| fs::canonicalize(file).unwrap_or(file.clone()));
-    let variables = ["DOCKER_HOST", "DOCKER_CONTEXT", "XDG_STATE_HOME"].map(env::var_os);
-    let parts = json!([
-        env!("CARGO_PKG_VERSION"),
-        file,
-        config.settings.document,
-        config.engine.kind,
-        config.policies.texts().collect::<Vec<_>>(),
-        config.packages.locks,
-        std::path::absolute(&config.prompts).ok(),
-        data_directory(),
-        variables.map(|value| value.map(|value| value.to_string_lossy().into_owned())),
-    ]);
-    hex(&Sha256::digest(parts.to_string()))
+    let loaded = config.fingerprint.get_or_init(|| {
+        let file = config.file.as_ref().map(|file| fs::canonicalize(file).unwrap_or(file.clone()));
+        let variables = ["DOCKER_HOST", "DOCKER_CONTEXT", "XDG_STATE_HOME"].map(env::var_os);
+        let parts = json!([
+            env!("CARGO_PKG_VERSION"),
+            file,
+            config.settings.document,
+            config.engine.kind,
+            config.policies.texts().collect::<Vec<_>>(),
+            config.packages.locks,
+            std::path::absolute(&config.prompts).ok(),
+            data_directory(),
+            variables.map(|value| value.map(|value| value.to_string_lossy().into_owned())),
+        ]);
+        hex(&Sha256::digest(parts.to_string()))
+    });
+    match fs::metadata(&config.prompts) {
+        Ok(folder) => format!("{loaded}-{}-{}", folder.dev(), folder.ino()),
+        Err(_) => loaded.clone(),
+    }
 }
 
 /// Waits for the lock of the folder, but not for long.
@@ -207,11 +212,16 @@ fn remove_stale(folder: &Path) {
     }
 }
 
-/// Fails unless the folder is this user's, and only this user's.
-fn check_folder(folder: &Path) -> io::Result<()> {
-    let found = fs::symlink_metadata(folder)?;
-    let is_private =
-        found.is_dir() && found.mode() & 0o077 == 0 && found.uid() == geteuid().as_raw();
+/// Opens a folder, but not one behind a symbolic link, which is not meant for sockets.
+fn open_folder(folder: &Path) -> io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(open(folder, flags, Mode::empty())?.into())
+}
+
+/// Fails unless an open folder is this user's, and only this user's.
+fn check_private(opened: &File, folder: &Path) -> io::Result<()> {
+    let found = opened.metadata()?;
+    let is_private = found.mode() & 0o077 == 0 && found.uid() == geteuid().as_raw();
     is_private.then_some(()).ok_or_else(|| {
         let text = format!("{} is not a folder of this user alone", folder.display());
         io::Error::new(ErrorKind::PermissionDenied, text)
@@ -248,11 +258,12 @@ mod tests {
         assert!(connected.is_ok() && accepted.is_ok());
 
         fs::set_permissions(&folder, Permissions::from_mode(0o750)).unwrap();
-        let error = check_folder(&folder).unwrap_err().to_string();
+        let opened = open_folder(&folder).unwrap();
+        let error = check_private(&opened, &folder).unwrap_err().to_string();
         assert!(error.contains("not a folder of this user alone"), "{error}");
         let link = home.path().join("link");
         std::os::unix::fs::symlink(&folder, &link).unwrap();
-        assert!(check_folder(&link).is_err());
+        assert!(open_folder(&link).is_err());
         assert!(LocalSocket::bind_in(&link).is_err());
         assert_eq!(mode(&folder), 0o750, "nothing is changed behind a link");
     }
@@ -283,6 +294,18 @@ mod tests {
         let mut chosen = config("{}");
         chosen.choose_engine(Some(crate::config::EngineKind::Embedded));
         assert_ne!(first, fingerprint(&chosen));
+    }
+
+    #[test]
+    fn another_folder_of_snippets_has_another_fingerprint() {
+        let home = tempfile::tempdir().unwrap();
+        let config = Config::parse("{}", None, home.path()).unwrap();
+        let without = fingerprint(&config);
+        fs::create_dir(home.path().join("prompts")).unwrap();
+        let with = fingerprint(&config);
+        assert_ne!(without, with);
+        fs::write(home.path().join("prompts/count.py"), "print(1)").unwrap();
+        assert_eq!(with, fingerprint(&config), "snippets are read at each call");
     }
 
     #[test]

@@ -18,6 +18,8 @@ use regex::Regex;
 
 pub(crate) use marker::Machine;
 
+use crate::pattern::pattern;
+
 /// Longest requirement, in bytes.
 pub(crate) const LONGEST: usize = 300;
 
@@ -80,11 +82,8 @@ pub(crate) struct Pins {
 /// A package with the hashes of its files.
 #[derive(Debug, Clone)]
 pub(crate) struct PinnedFiles {
-    /// Its name.
     pub name: String,
-    /// Its version.
     pub version: String,
-    /// The hashes.
     pub hashes: Vec<String>,
 }
 
@@ -177,6 +176,18 @@ pub(crate) fn parse(interpreter: Interpreter, text: &str) -> Result<Requirement,
     })
 }
 
+/// Reads several requirements.
+///
+/// # Errors
+///
+/// The first that can't be read.
+pub(crate) fn parse_all(
+    interpreter: Interpreter,
+    texts: &[String],
+) -> Result<Vec<Requirement>, BadRequirement> {
+    texts.iter().map(|text| parse(interpreter, text)).collect()
+}
+
 const fn example(interpreter: Interpreter) -> &'static str {
     match interpreter {
         Interpreter::Python => "\"humanize==4.*\" or \"rapidfuzz>=3,<4\"",
@@ -235,14 +246,12 @@ pub(crate) fn normalised_python(name: &str) -> String {
 }
 
 /// Name, extras, versions and marker. Whether the versions are right is checked later, by a library.
-static PYTHON: LazyLock<Regex> = LazyLock::new(|| {
-    regex(
-        r"(?x) ^ (?<name> [A-Za-z0-9] (?: [A-Za-z0-9._-]* [A-Za-z0-9] )? ) \s*
-        (?: \[ (?<extras> [A-Za-z0-9._,\s-]* ) \] )? \s*
-        (?<versions> [^;]*? ) \s*
-        (?: ; \s* (?<marker> .* ) )? $",
-    )
-});
+static PYTHON: LazyLock<Regex> = pattern!(
+    r"(?x) ^ (?<name> [A-Za-z0-9] (?: [A-Za-z0-9._-]* [A-Za-z0-9] )? ) \s*
+    (?: \[ (?<extras> [A-Za-z0-9._,\s-]* ) \] )? \s*
+    (?<versions> [^;]*? ) \s*
+    (?: ; \s* (?<marker> .* ) )? $"
+);
 
 /// The separator between a requirement of Python and its marker.
 const MARKER: &str = " ; ";
@@ -297,18 +306,18 @@ fn python(text: &str) -> Result<Requirement, BadRequirement> {
 
 /// The scope and name that npm lets new packages have, and those with capitals that some old ones have.
 static NODE_NAME: LazyLock<Regex> =
-    LazyLock::new(|| regex(r"^(?:@[a-z0-9~-][a-z0-9._~-]*/)?[A-Za-z0-9~-][A-Za-z0-9._~-]*$"));
+    pattern!(r"^(?:@[a-z0-9~-][a-z0-9._~-]*/)?[A-Za-z0-9~-][A-Za-z0-9._~-]*$");
 
 /// Versions: comparisons, one after the other, and alternatives of them.
-static NODE_RANGE: LazyLock<Regex> = LazyLock::new(|| {
+static NODE_RANGE: LazyLock<Regex> = pattern!({
     let version = r"v?(?:\d{1,16}|[xX*])(?:\.(?:\d{1,16}|[xX*])){0,2}(?:-[0-9A-Za-z.-]+)?(?:\+[0-9A-Za-z.-]+)?";
     let comparison = format!(r"(?:(?:[<>]=?|=|\^|~>?)\s*)?{version}");
     let range = format!(r"(?:{version}\s+-\s+{version}|{comparison}(?:\s+{comparison})*)");
-    regex(&format!(r"^{range}(?:\s*\|\|\s*{range})*$"))
+    format!(r"^{range}(?:\s*\|\|\s*{range})*$")
 });
 
 /// The name of a version, such as `latest`.
-static NODE_TAG: LazyLock<Regex> = LazyLock::new(|| regex(r"^[A-Za-z][A-Za-z0-9._-]*$"));
+static NODE_TAG: LazyLock<Regex> = pattern!(r"^[A-Za-z][A-Za-z0-9._-]*$");
 
 /// Longest name that npm allows.
 const LONGEST_NODE_NAME: usize = 214;
@@ -336,10 +345,6 @@ pub(crate) fn is_node_name(name: &str) -> bool {
     name.len() <= LONGEST_NODE_NAME
         && NODE_NAME.is_match(name)
         && !name.split('/').any(|part| matches!(part, "node_modules" | "favicon.ico"))
-}
-
-fn regex(pattern: &str) -> Regex {
-    Regex::new(pattern).expect("a constant pattern is valid")
 }
 
 /// Requirements of a program, for people.

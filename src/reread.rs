@@ -52,6 +52,7 @@ impl Version {
 #[error("{}: {error}", path.display())]
 pub(crate) struct ReadError {
     path: PathBuf,
+    #[source]
     error: io::Error,
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use isolator_pool::OutputLimits;
 use isolator_pool::run::workspace::{Workspace, WorkspaceBuilder, WorkspaceLimits};
-use isolator_runner::wire::{self, FrameDecoder, Job, Kind, Wanted};
+use isolator_runner::wire::{self, Bounds, FrameDecoder, Job, Kind, Wanted};
 
 const KIB: usize = 1 << 10;
 
@@ -43,12 +43,14 @@ fn job() -> Job {
         argv: vec!["python3".to_owned(), "main.py".to_owned()],
         env: BTreeMap::from([("HOME".to_owned(), "/tmp".to_owned())]),
         workdir: "/workspace".to_owned(),
-        disks: vec!["/workspace".to_owned(), "/tmp".to_owned()],
-        deadline: Duration::from_secs(60),
+        bounds: Bounds {
+            deadline: Duration::from_secs(60),
+            output: OutputLimits { head: 32 * KIB, tail: 32 * KIB, kill: 64 << 20 },
+            disks: vec!["/workspace".to_owned(), "/tmp".to_owned()],
+            files: None,
+        },
         cpu_time: None,
-        output: OutputLimits { head: 32 * KIB, tail: 32 * KIB, kill: 64 << 20 },
         interpreter: Wanted::Bare,
-        files: None,
         packages: None,
     }
 }

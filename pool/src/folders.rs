@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_mounted_on_a_folder_is_not_emptied() {
+    fn folders_with_mounts_are_not_emptied() {
         if let Some(folder) = std::env::var_os(MOUNTS) {
             for top in ["below", "top"] {
                 let error = remove(&Path::new(&folder).join(top)).unwrap_err();
@@ -327,7 +327,7 @@ mod tests {
         let mounted = Command::new("unshare")
             .args(["--map-root-user", "--mount", "sh", "-c", script])
             .arg(std::env::current_exe().unwrap())
-            .arg("folders::tests::what_is_mounted_on_a_folder_is_not_emptied")
+            .arg("folders::tests::folders_with_mounts_are_not_emptied")
             .arg(folder.path())
             .env(MOUNTS, folder.path())
             .output()

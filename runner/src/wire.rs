@@ -46,7 +46,7 @@ pub mod session;
 pub const RUNNER_ENDED: u8 = 70;
 
 /// Version of the protocol, sent by the runner in [`Ready`]. The server refuses any other.
-pub const VERSION: u32 = 11;
+pub const VERSION: u32 = 12;
 
 /// Longest payload of a frame, in bytes.
 pub const MAX_PAYLOAD: usize = 1 << 20;
@@ -178,21 +178,28 @@ pub struct Job {
     pub env: BTreeMap<String, String>,
     /// Absolute path of the workspace, where the tar is unpacked and the program starts.
     pub workdir: String,
-    /// Directories whose file systems count when the disk limit is reported.
-    pub disks: Vec<String>,
-    /// From start to kill.
-    pub deadline: Duration,
+    /// Its bounds.
+    pub bounds: Bounds,
     /// CPU time after which the kernel ends a process of the program, to the nearest second.
     pub cpu_time: Option<Duration>,
-    /// How much of its output is kept.
-    pub output: OutputLimits,
     /// Which of the interpreters that wait may run the program.
     pub interpreter: Wanted,
-    /// The created or changed files of the workspace that are reported, if any.
-    pub files: Option<WantedFiles>,
     /// The set of packages that it can import from, if any.
     #[serde(default)]
     pub packages: Option<Packages>,
+}
+
+/// The bounds of a program or a cell, and the part of it that is reported.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bounds {
+    /// From start to kill.
+    pub deadline: Duration,
+    /// How much of its output is kept.
+    pub output: OutputLimits,
+    /// Directories whose file systems count when the disk limit is reported.
+    pub disks: Vec<String>,
+    /// The created or changed files of the workspace that are reported, if any.
+    pub files: Option<WantedFiles>,
 }
 
 /// A set of packages in the sandbox.
@@ -298,7 +305,7 @@ pub struct Exit {
     pub oom_kills: u64,
     /// Processes and threads that could not start because the process limit was reached.
     pub refused_forks: u64,
-    /// Directories of [`Job::disks`] that have no room left.
+    /// Directories of [`Bounds::disks`] that have no room left.
     pub full_disks: Vec<String>,
     /// Standard output.
     pub stdout: StreamCount,

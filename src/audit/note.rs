@@ -155,18 +155,18 @@ impl Note {
         begun.line.session = session.map(short_digest);
     }
 
-    /// The code that the call sends.
-    pub(crate) fn code(&mut self, code: &str) {
-        let Some(begun) = &mut self.0 else { return };
+    /// The code that the call sends, if it sends some.
+    pub(crate) fn code(&mut self, code: Option<&str>) {
+        let (Some(begun), Some(code)) = (&mut self.0, code) else { return };
         begun.line.bytes.code = code.len();
         begun.line.code_sha256 = Some(digest(code.as_bytes()));
         begun.line.code = begun.log.has_code.then(|| code.to_owned());
     }
 
-    /// The snippet that the call names.
-    pub(crate) fn snippet(&mut self, snippet: &str) {
+    /// The snippet that the call names, if it names one.
+    pub(crate) fn snippet(&mut self, snippet: Option<&str>) {
         let Some(begun) = &mut self.0 else { return };
-        begun.line.snippet = Some(name(snippet));
+        begun.line.snippet = snippet.map(name);
     }
 
     /// The files that the call sends. One with the code itself is left out.

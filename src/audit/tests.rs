@@ -39,7 +39,7 @@ async fn a_line_says_what_ran_and_not_the_code_itself() {
         let audit = Audit::open(&config).unwrap();
         let mut note = audit.begin(&client(), "execute_code");
         note.place("python", Some("handle"));
-        note.code("print('secret\u{202e}')");
+        note.code(Some("print('secret\u{202e}')"));
         let files: [(&str, &[u8]); 2] =
             [("main.py", "print('secret\u{202e}')".as_bytes()), ("a.csv", b"1,2\n")];
         note.files(files);

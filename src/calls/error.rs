@@ -58,7 +58,6 @@ pub(crate) enum CallError {
     /// The step has no outcome, and the session goes on.
     #[error(transparent)]
     Session(SessionError),
-    /// The session is gone.
     #[error("the session is gone: {}", .0.why)]
     SessionGone(Box<Gone>),
 }

@@ -37,16 +37,13 @@ pub(crate) enum Job {
     Open(Box<OpenJob>),
     /// Run a cell or a shell command in a session.
     Step {
-        /// The session.
         session: InUse,
-        /// The step.
         job: Box<StepJob>,
         /// Remarks for the caller.
         notes: Vec<String>,
     },
     /// Undo cells of a session.
     Rewind {
-        /// The session.
         session: InUse,
         /// How many cells.
         cells: u32,
@@ -113,10 +110,8 @@ impl Understanding<'_> {
             let message = "was not understood; give it as session, next to entrypoint_code";
             return Err(InvalidArgument::new("session", message).into());
         }
-        self.note_code(arguments.entrypoint_code.as_deref());
-        if let Some(snippet) = &arguments.snippet_name {
-            self.note.snippet(snippet);
-        }
+        self.note.code(arguments.entrypoint_code.as_deref());
+        self.note.snippet(arguments.snippet_name.as_deref());
         self.admit(arguments.weight())?;
         let job = resolve::program(arguments, &self.calls.config, &self.calls.snippets);
         let mut job = job.map_err(|error| notes.explain(error))?;
@@ -131,7 +126,7 @@ impl Understanding<'_> {
         };
         self.note.place(&language.name, None);
         let (arguments, notes) = self.read::<TestCode>(arguments)?;
-        self.note_code(arguments.code.as_deref());
+        self.note.code(arguments.code.as_deref());
         self.admit(arguments.code.as_ref().map_or(0, String::len))?;
         let job = resolve::test(arguments, language, config);
         let mut job = job.map_err(|error| notes.explain(error))?;
@@ -143,7 +138,7 @@ impl Understanding<'_> {
         let (CheckSyntax { language, code, packages }, notes) = self.read(arguments)?;
         let language = required(language, "language", "the language of the code")?;
         let code = required(code, "code", "the source of the program")?;
-        self.note.code(&code);
+        self.note.code(Some(&code));
         self.admit(code.len())?;
         let language = resolve::language(&language, &self.calls.config)?;
         let advice = understand::advice(&code, &language).map(|advice| advice.text);
@@ -168,7 +163,7 @@ impl Understanding<'_> {
         let (language, config) = (&session.language, &self.calls.config);
         self.note.place(&language.name, Some(handle));
         let (arguments, notes) = understand::read_cell(arguments, &language.name, config)?;
-        self.note_code(arguments.entrypoint_code.as_deref());
+        self.note.code(arguments.entrypoint_code.as_deref());
         self.admit(arguments.weight())?;
         let policies = session.policies(config);
         let job = resolve::cell(arguments, language, session.resources, policies, config);
@@ -181,7 +176,7 @@ impl Understanding<'_> {
         let handle = required(arguments.session.clone(), "session", HANDLE)?;
         let session = self.session(&handle)?;
         self.note.place(&session.language.name, Some(&handle));
-        self.note_code(arguments.command.as_deref());
+        self.note.code(arguments.command.as_deref());
         self.admit(arguments.weight())?;
         let job = resolve::command(arguments, &session.language, &self.calls.config);
         let job = Box::new(job.map_err(|error| notes.explain(error))?);
@@ -203,19 +198,8 @@ impl Understanding<'_> {
         found.map_err(|error| CallError::no_session(handle, error))
     }
 
-    fn note_code(&mut self, code: Option<&str>) {
-        if let Some(code) = code {
-            self.note.code(code);
-        }
-    }
-
     fn admit(&mut self, bytes: usize) -> Result<(), CallError> {
-        match self.share.grow(bytes) {
-            true => Ok(()),
-            false => {
-                Err(CallError::TooMuchAtOnce(self.calls.config.requests.max_in_flight.as_usize()))
-            }
-        }
+        self.calls.admit(self.share, bytes)
     }
 }
 

@@ -28,7 +28,7 @@ use isolator_pool::pool::admission::Client;
 use isolator_pool::pool::pools::Pools;
 use isolator_pool::run::output::Watch;
 
-use self::budget::Budget;
+use self::budget::{Budget, Share};
 use self::job::Understanding;
 use crate::audit::{Audit, Note};
 use crate::config::Config;
@@ -60,7 +60,6 @@ pub(crate) struct Calls {
 pub(crate) struct Setup {
     /// The configuration.
     pub config: Arc<Config>,
-    /// Its pools.
     pub pools: Arc<Pools>,
     /// Its sets of packages.
     pub packages: Packages,
@@ -175,6 +174,16 @@ impl Calls {
 
     fn opens_sessions(&self) -> bool {
         self.config.sessions.max > 0
+    }
+
+    /// Takes the bytes of a call from the budget.
+    ///
+    /// # Errors
+    ///
+    /// When the calls that are being served hold too many.
+    fn admit(&self, share: &mut Share, bytes: usize) -> Result<(), CallError> {
+        let most = self.config.requests.max_in_flight.as_usize();
+        share.grow(bytes).then_some(()).ok_or(CallError::TooMuchAtOnce(most))
     }
 
     /// Serves a call of a tool. Dropping the future ends the program and removes its sandbox.

@@ -11,10 +11,10 @@ use pep440_rs::{Version, VersionSpecifiers};
 use super::{Call, CallError, Calls};
 use crate::audit::Note;
 use crate::config::Language;
-use crate::packages::{Asked, Refusal};
+use crate::packages::Refusal;
 use crate::request::arguments::InvalidArgument;
 use crate::request::packages::{PackageRequest, WantedPackages};
-use crate::requirement::{self, MOST_SHOWN, Requirement, shown};
+use crate::requirement::{self, MOST_SHOWN, shown};
 use crate::result::receipt::UsedPackages;
 use crate::sessions::BoundSet;
 
@@ -175,8 +175,7 @@ impl Calls {
             ))
         };
         let interpreter = language.kernel.filter(|_| !texts.is_empty())?;
-        let parse = |text: &String| requirement::parse(interpreter, text);
-        let wanted = match texts.iter().map(parse).collect::<Result<Vec<_>, _>>() {
+        let wanted = match requirement::parse_all(interpreter, texts) {
             Ok(wanted) => wanted,
             Err(error) => return note(&error.to_string()),
         };
@@ -188,10 +187,9 @@ impl Calls {
             return None;
         }
         let fitting = self.packages.satisfying(&language.name, &wanted);
-        let asked = Asked { names_or_requirements: texts.to_vec() };
         match fitting.or_else(|| self.packages.promising(language, &wanted)) {
             Some(name) => note(&open_with(&[name])),
-            None if self.packages.check(language, &asked).is_ok() => note(&open_with(texts)),
+            None if self.packages.check(language, texts).is_ok() => note(&open_with(texts)),
             None => note(&self.no_set_has_them(language).to_string()),
         }
     }
@@ -200,17 +198,14 @@ impl Calls {
     async fn image_has(&self, language: &Arc<Language>, names: &[String]) -> bool {
         let sets = self.packages.names(&language.name);
         let is_requirement = |name: &String| !sets.iter().any(|set| set == name.trim());
-        let asked = Asked { names_or_requirements: names.to_vec() };
         let Some(interpreter) = language.kernel else { return false };
         // A requirement that can't be asked for is refused even if the image has it.
-        if !names.iter().all(is_requirement) || self.packages.check(language, &asked).is_err() {
+        if !names.iter().all(is_requirement) || self.packages.check(language, names).is_err() {
             return false;
         }
-        let parse = |text: &String| requirement::parse(interpreter, text).ok();
-        let wanted: Option<Vec<_>> = names.iter().map(parse).collect();
-        match wanted {
-            Some(wanted) => self.packages.in_image(language, &wanted).await,
-            None => false,
+        match requirement::parse_all(interpreter, names) {
+            Ok(wanted) => self.packages.in_image(language, &wanted).await,
+            Err(_) => false,
         }
     }
 
@@ -226,7 +221,6 @@ impl Calls {
         call: &Call,
         max_wait: Option<Duration>,
     ) -> Result<Arc<PackageSet>, CallError> {
-        let asked = Asked { names_or_requirements: names.to_vec() };
         let last = Mutex::new(None);
         let say = |line: &str| {
             *lock(&last) = Some(line.to_owned());
@@ -234,7 +228,7 @@ impl Calls {
                 steps(line);
             }
         };
-        let getting = self.packages.get(language, &asked, &call.client, Some(&say));
+        let getting = self.packages.get(language, names, &call.client, Some(&say));
         let Some(max_wait) = max_wait else { return Ok(getting.await?) };
         match tokio::time::timeout(max_wait, getting).await {
             Ok(got) => Ok(got?),
@@ -259,8 +253,7 @@ impl Calls {
         if texts.is_empty() {
             return Ok(Vec::new());
         }
-        let parse = |text: &String| requirement::parse(interpreter, text);
-        let wanted = texts.iter().map(parse).collect::<Result<Vec<Requirement>, _>>()?;
+        let wanted = requirement::parse_all(interpreter, texts)?;
         // Then it also gets an interpreter that has imported what the image has.
         if self.packages.in_image(language, &wanted).await {
             return Ok(Vec::new());
@@ -284,8 +277,7 @@ impl Calls {
         if self.config.packages.on_demand().is_none() {
             return Err(self.no_set_has_them(language));
         }
-        let asked = Asked { names_or_requirements: texts.to_vec() };
-        self.packages.check(language, &asked)?;
+        self.packages.check(language, texts)?;
         // If that fails, the program may still do with what the image has.
         self.get(language, texts, call, max_wait).await?;
         Ok(texts.to_vec())

@@ -10,7 +10,6 @@ use super::served::{Ran, RunEnd, Served};
 use super::{Call, CallError, Calls, Job};
 use crate::audit::Note;
 use crate::config::Language;
-use crate::packages::Asked;
 use crate::policy::{NoTurn, Policies, SourceFile};
 use crate::request::arguments::InvalidArgument;
 use crate::request::resolve::{ProgramJob, StepJob};
@@ -199,8 +198,7 @@ impl Calls {
         if names.is_empty() {
             return Ok(());
         }
-        let asked = Asked { names_or_requirements: names };
-        let checked = self.packages.check(language, &asked);
+        let checked = self.packages.check(language, &names);
         Ok(checked.map_err(|refusal| InvalidArgument::new("packages", refusal.to_string()))?)
     }
 }

@@ -42,7 +42,6 @@ pub(crate) enum Served {
 
 /// A run: its outcome, its receipt, and what explains them.
 pub(crate) struct Ran {
-    /// The end of the run.
     pub end: RunEnd,
     /// How it was served.
     pub receipt: ReceiptReport,
@@ -76,7 +75,6 @@ pub(crate) enum RunEnd {
         cell: Box<CellOutcome>,
         /// Whether it was a shell command.
         is_command: bool,
-        /// The session.
         session: InUse,
     },
 }

@@ -11,7 +11,6 @@ pub(crate) enum ToolName {
     CheckSyntax,
     /// Fetches the result of a long run.
     GetResult,
-    /// Opens a session.
     OpenSession,
     /// Runs a shell command in a session.
     RunCommand,

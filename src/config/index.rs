@@ -7,6 +7,24 @@ use isolator_pool::engine::preload::Interpreter;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
+/// The error of a text that is no source of packages. It has nothing of the text, which may hold a password.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum BadIndex {
+    /// It begins like an address.
+    #[error(
+        "is not an address, such as \"https://index.example/simple/\"; a password in it must be percent-encoded"
+    )]
+    Address,
+    /// It is not the address of a registry of npm packages.
+    #[error("expected the address of a registry, such as \"https://registry.example/\"")]
+    Registry,
+    /// It is neither the address of an index of Python packages nor a folder.
+    #[error(
+        "expected an address that begins with https://, http:// or file:///, or the path of a folder with wheels"
+    )]
+    IndexOrFolder,
+}
+
 /// Where packages come from. It is always shown without its credentials.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Index {
@@ -18,42 +36,29 @@ pub enum Index {
 
 impl Index {
     /// Reads an address, or the path of a folder that starts at `directory`.
-    ///
-    /// # Errors
-    ///
-    /// The error, without the text, which may hold a password.
     pub(super) fn parse(
         interpreter: Interpreter,
         text: &str,
         directory: &Path,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, BadIndex> {
         let text = text.trim();
         let scheme = text.split_once(':').map(|(scheme, _)| scheme.to_ascii_lowercase());
         match (interpreter, scheme.as_deref()) {
             (_, Some("http" | "https")) if is_web_address(text) => Ok(Self::Url(text.to_owned())),
-            (Interpreter::Python, Some("file")) if text.len() > "file:///".len() && text[5..].starts_with("///") => {
+            (_, Some("http" | "https")) => Err(BadIndex::Address),
+            (Interpreter::Node, _) => Err(BadIndex::Registry),
+            (Interpreter::Python, Some("file"))
+                if text.len() > "file:///".len() && text[5..].starts_with("///") =>
+            {
                 Ok(Self::Url(text.to_owned()))
-            }
-            (_, Some("http" | "https")) => {
-                Err("is not an address, such as \"https://index.example/simple/\"; a password in it must be \
-                     percent-encoded"
-                    .to_owned())
-            }
-            (Interpreter::Node, _) => {
-                Err("expected the address of a registry, such as \"https://registry.example/\"".to_owned())
             }
             (Interpreter::Python, scheme) => {
                 let is_path = !text.is_empty()
-                    && !text.contains('\0')
+                    && !text.contains(['\0', '@'])
                     && !text.starts_with('-')
-                    && (scheme.is_none() || text.starts_with(['/', '.']))
-                    && !text.contains('@');
-                match is_path {
-                    true => Ok(Self::Folder(directory.join(text))),
-                    false => Err("expected an address that begins with https://, http:// or file:///, or the path of a \
-                                  folder with wheels"
-                        .to_owned()),
-                }
+                    && (scheme.is_none() || text.starts_with(['/', '.']));
+                let folder = is_path.then(|| Self::Folder(directory.join(text)));
+                folder.ok_or(BadIndex::IndexOrFolder)
             }
         }
     }
@@ -182,7 +187,7 @@ fn is_web_address(url: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn python(text: &str) -> Result<Index, String> {
+    fn python(text: &str) -> Result<Index, BadIndex> {
         Index::parse(Interpreter::Python, text, Path::new("/conf"))
     }
 
@@ -213,7 +218,7 @@ mod tests {
             "-secret",
             "git+ssh://secret@x",
         ] {
-            let error = python(text).expect_err(text);
+            let error = python(text).expect_err(text).to_string();
             assert!(!error.contains("secret"), "{text}: {error}");
         }
         assert_eq!(python("wheels"), Ok(Index::Folder("/conf/wheels".into())));

@@ -198,7 +198,7 @@ impl PackagesConfig {
             let Some(Index::Url(text)) = index else { continue };
             match Index::parse(interpreter, text, check.directory) {
                 Ok(parsed) => *index = Some(parsed),
-                Err(message) => check.problem(key, message),
+                Err(error) => check.problem(key, error.to_string()),
             }
         }
         check_sets(&mut self.sets, known, languages, check);

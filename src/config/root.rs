@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::Duration;
 
 use isolator_pool::OutputLimits;
@@ -121,6 +121,9 @@ section! {
         /// The language of the tool test_code, if it is enabled.
         #[serde(skip)]
         pub test_code: Option<Arc<Language>> = None,
+        /// The fingerprint of what was loaded, once it was asked for.
+        #[serde(skip)]
+        pub(crate) fingerprint: OnceLock<String> = OnceLock::new(),
     }
 }
 
@@ -162,6 +165,7 @@ impl Config {
         if let Some(kind) = kind {
             self.engine.kind = kind;
             self.engine.is_chosen_on_command_line = true;
+            self.fingerprint = OnceLock::new();
         }
     }
 

@@ -30,7 +30,7 @@ impl BuildEngine for DockerEngine {
             former,
         };
         match self.build_image(image(context.clone()), progress).await {
-            Err(EngineError::Refused { message, .. }) if lost_a_file(&message) => {
+            Err(EngineError::Refused { cause, .. }) if lost_a_file(&cause.to_string()) => {
                 progress("the engine lost a file while it copied; building again");
                 self.build_image(image(context), progress).await
             }

@@ -17,13 +17,13 @@ impl BuildEngine for EmbeddedEngine {
     }
 
     async fn built_from(&self, name: &str) -> Result<Option<BuiltFrom>, EngineError> {
-        let found = self.store().find(name).map_err(|error| refused(error.to_string()))?;
+        let found = self.store().find(name).map_err(refused)?;
         Ok(found.and_then(|stored| stored.description.built_from))
     }
 
     async fn build(&self, recipe: Recipe<'_>, progress: Progress<'_>) -> Result<(), EngineError> {
         let Recipe { name, base, folder, context, built_from, .. } = recipe;
-        let found = self.store().find(base).map_err(|error| refused(error.to_string()))?;
+        let found = self.store().find(base).map_err(refused)?;
         let base = &found.ok_or_else(|| EngineError::NoSuchImage(base.to_owned()))?;
         let built_from = Some(built_from);
         let description =

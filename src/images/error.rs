@@ -1,11 +1,7 @@
 //! The errors of building images, as those of an engine.
 
-use isolator_pool::engine::{Call, EngineError};
+use isolator_pool::engine::{Call, Cause, EngineError};
 
-pub(super) fn failed(error: std::io::Error) -> EngineError {
-    refused(error.to_string())
-}
-
-pub(super) fn refused(message: String) -> EngineError {
-    EngineError::Refused { call: Call::FetchImage, message }
+pub(super) fn refused(cause: impl Into<Cause>) -> EngineError {
+    isolator_pool::engine::refused(Call::FetchImage, cause)
 }

@@ -16,7 +16,7 @@ use isolator_pool::engine::limits::ByteSize;
 use isolator_pool::engine::{Engine, EngineError, Image, Progress, store};
 use sha2::{Digest as _, Sha256};
 
-use self::error::{failed, refused};
+use self::error::refused;
 use self::script::Script;
 use crate::hex::hex;
 
@@ -146,16 +146,16 @@ impl LanguageImages {
                  what images.base names"
             )));
         }
-        let folder = tempfile::tempdir().map_err(failed)?;
+        let folder = tempfile::tempdir().map_err(refused)?;
         let free = store::free(folder.path());
         if free.is_some_and(|free| free < BASE_ROOM) {
             let needed = format!(
                 "the base image takes up to {BASE_ROOM} while it is built; TMPDIR names another folder"
             );
-            return Err(EngineError::DiskFull(store::make_room(&env::temp_dir(), &needed)));
+            return Err(EngineError::DiskFull(store::make_room(&env::temp_dir(), &needed).into()));
         }
         let (script, tar) = (folder.path().join("build.sh"), folder.path().join("base.tar"));
-        tokio::fs::write(&script, content("base/build.sh")).await.map_err(failed)?;
+        tokio::fs::write(&script, content("base/build.sh")).await.map_err(refused)?;
         self.script.run(&script, &tar, progress).await?;
         self.engine.import(&tar, Some(BASE), progress).await?;
         Ok(BASE)
@@ -192,7 +192,7 @@ impl ImageBuilder for LanguageImages {
             *new_base = Some(base.clone());
         }
         progress(&format!("step 2 of 2: building {name} from {}", base.name));
-        let context = context(folder).map_err(failed)?;
+        let context = context(folder).map_err(refused)?;
         let built_from = BuiltFrom { recipe: recipe(folder), base: Some(base.digest) };
         let recipe = Recipe { name, base: &base.name, folder, context, built_from, former };
         self.engine.build(recipe, progress).await

@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{ChildStderr, Command};
 
-use super::error::{failed, refused};
+use super::error::refused;
 
 /// The time that a script has to clean up after it was asked to stop.
 const CLEANING: Duration = Duration::from_secs(10);
@@ -53,19 +53,19 @@ impl Script {
             .stderr(Stdio::piped())
             .process_group(0)
             .spawn()
-            .map_err(failed)?;
+            .map_err(refused)?;
         let group = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
         let lines = child.stderr.take().map(|stderr| BufReader::new(stderr).lines());
         let running = group.zip(lines).map(|(group, lines)| Running { group, lines });
         let mut stopped = Stopped { script: self, running };
         let mut last = String::new();
         while let Some(running) = &mut stopped.running
-            && let Some(line) = running.lines.next_line().await.map_err(failed)?
+            && let Some(line) = running.lines.next_line().await.map_err(refused)?
         {
             progress(&line);
             last = line;
         }
-        let status = child.wait().await.map_err(failed)?;
+        let status = child.wait().await.map_err(refused)?;
         stopped.running = None;
         if status.success() { Ok(()) } else { Err(refused(format!("{status}: {last}"))) }
     }

@@ -90,10 +90,6 @@ impl Answers {
     }
 
     /// Reads a result that is kept for a client.
-    ///
-    /// # Errors
-    ///
-    /// See [`ReadError`].
     pub(crate) fn read(&self, client: &Client, uri: &str) -> Result<Part, ReadError> {
         self.results.read(client, uri)
     }

@@ -7,12 +7,13 @@ use isolator_pool::lock::lock;
 use isolator_pool::pool::admission::Client;
 use isolator_pool::quote::quoted;
 use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, CompleteRequestParams, CompleteResult, CustomRequest,
-    CustomResult, DiscoverResult, ErrorCode, ErrorData, Implementation, InitializeRequestParams,
-    InitializeResult, ListPromptsRequestMethod, ListPromptsResult, ListResourceTemplatesResult,
-    ListResourcesResult, ListToolsResult, PaginatedRequestParams, ReadResourceRequestParams,
-    ReadResourceResponse, ReadResourceResult, Reference, ServerCapabilities, ServerConfig,
-    SubscribeRequestParams, SubscriptionFilter, Tool, UnsubscribeRequestParams,
+    CallToolRequestParams, CallToolResponse, CompleteRequestParams, CompleteResult, CompletionInfo,
+    CustomRequest, CustomResult, DiscoverResult, ErrorCode, ErrorData, Implementation,
+    InitializeRequestParams, InitializeResult, ListPromptsRequestMethod, ListPromptsResult,
+    ListResourceTemplatesResult, ListResourcesResult, ListToolsResult, PaginatedRequestParams,
+    ReadResourceRequestParams, ReadResourceResponse, ReadResourceResult, Reference,
+    ServerCapabilities, ServerConfig, SubscribeRequestParams, SubscriptionFilter, Tool,
+    UnsubscribeRequestParams,
 };
 use rmcp::service::{NotificationContext, RequestContext, SubscriptionContext};
 use rmcp::{RoleServer, ServerHandler};
@@ -67,7 +68,6 @@ struct Configured {
 /// The client of a request. A transport with several clients adds it to each request.
 #[derive(Debug, Clone)]
 pub(crate) struct ConnectedClient {
-    /// The client.
     pub client: Client,
     /// Cancelled when the client has disconnected and will not come back for the answer.
     pub gone: CancellationToken,
@@ -150,6 +150,18 @@ impl Server {
                 traces,
             }
         })
+    }
+
+    /// Counts an operation.
+    fn counted<T>(
+        &self,
+        method: Method,
+        run: impl FnOnce() -> Result<T, ErrorData>,
+    ) -> Result<T, ErrorData> {
+        let operation = self.operations.begin(method);
+        let result = run();
+        operation.end(end_of(&result));
+        result
     }
 
     /// The changes that clients are notified of.
@@ -246,10 +258,8 @@ impl ServerHandler for Server {
         request: InitializeRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<InitializeResult, ErrorData> {
-        let operation = self.operations.begin(Method::Initialize);
-        let negotiated = self.negotiate_initialize(&request);
+        let negotiated = self.counted(Method::Initialize, || self.negotiate_initialize(&request));
         context.peer.set_peer_info(request);
-        operation.end(end_of(&negotiated));
         negotiated
     }
 
@@ -257,16 +267,14 @@ impl ServerHandler for Server {
         &self,
         _context: RequestContext<RoleServer>,
     ) -> Result<DiscoverResult, ErrorData> {
-        let operation = self.operations.begin(Method::Discover);
-        let versions = self.supported_protocol_versions().into_owned();
-        let discovered = DiscoverResult::from_server_info(versions, self.get_info());
-        operation.end(OperationEnd::Fine);
-        Ok(discovered)
+        self.counted(Method::Discover, || {
+            let versions = self.supported_protocol_versions().into_owned();
+            Ok(DiscoverResult::from_server_info(versions, self.get_info()))
+        })
     }
 
     async fn ping(&self, _context: RequestContext<RoleServer>) -> Result<(), ErrorData> {
-        self.operations.begin(Method::Ping).end(OperationEnd::Fine);
-        Ok(())
+        self.counted(Method::Ping, || Ok(()))
     }
 
     async fn list_tools(
@@ -274,13 +282,11 @@ impl ServerHandler for Server {
         request: Option<PaginatedRequestParams>,
         _context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        let operation = self.operations.begin(Method::ListTools);
-        let now = self.now.get();
-        let listed = all_at_once(request).map(|()| {
-            ListToolsResult::with_all_items(tools::all(&now.setup.config, &now.snippets))
-        });
-        operation.end(end_of(&listed));
-        listed
+        self.counted(Method::ListTools, || {
+            all_at_once(request)?;
+            let now = self.now.get();
+            Ok(ListToolsResult::with_all_items(tools::all(&now.setup.config, &now.snippets)))
+        })
     }
 
     fn get_tool(&self, name: &str) -> Option<Tool> {
@@ -292,11 +298,10 @@ impl ServerHandler for Server {
         request: Option<PaginatedRequestParams>,
         _context: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
-        let operation = self.operations.begin(Method::ListResources);
-        let listed = all_at_once(request)
-            .map(|()| ListResourcesResult::with_all_items(self.now.get().resources.list()));
-        operation.end(end_of(&listed));
-        listed
+        self.counted(Method::ListResources, || {
+            all_at_once(request)?;
+            Ok(ListResourcesResult::with_all_items(self.now.get().resources.list()))
+        })
     }
 
     async fn list_resource_templates(
@@ -304,12 +309,10 @@ impl ServerHandler for Server {
         request: Option<PaginatedRequestParams>,
         _context: RequestContext<RoleServer>,
     ) -> Result<ListResourceTemplatesResult, ErrorData> {
-        let operation = self.operations.begin(Method::ListTemplates);
-        let listed = all_at_once(request).map(|()| {
-            ListResourceTemplatesResult::with_all_items(self.now.get().resources.templates())
-        });
-        operation.end(end_of(&listed));
-        listed
+        self.counted(Method::ListTemplates, || {
+            all_at_once(request)?;
+            Ok(ListResourceTemplatesResult::with_all_items(self.now.get().resources.templates()))
+        })
     }
 
     /// rmcp would answer with an empty list, although the server has no prompts.
@@ -337,17 +340,16 @@ impl ServerHandler for Server {
         request: CompleteRequestParams,
         _context: RequestContext<RoleServer>,
     ) -> Result<CompleteResult, ErrorData> {
-        let operation = self.operations.begin(Method::Complete);
-        let completion = match &request.r#ref {
-            Reference::Resource(template) => {
-                let argument = &request.argument;
-                self.now.get().resources.complete(&template.uri, &argument.name, &argument.value)
-            }
+        self.counted(Method::Complete, || {
+            let CompleteRequestParams { r#ref, argument, .. } = &request;
             // There are no prompts.
-            _ => Default::default(),
-        };
-        operation.end(OperationEnd::Fine);
-        Ok(CompleteResult::new(completion))
+            let Reference::Resource(template) = r#ref else {
+                return Ok(CompleteResult::new(CompletionInfo::default()));
+            };
+            let now = self.now.get();
+            let completion = now.resources.complete(&template.uri, &argument.name, &argument.value);
+            Ok(CompleteResult::new(completion))
+        })
     }
 
     fn accepted_subscription_filter(

@@ -66,7 +66,6 @@ struct OfPool {
     p50_ms: Option<f64>,
     p95_ms: Option<f64>,
     p99_ms: Option<f64>,
-    /// Times of cells.
     cell_times: Quantiles,
     /// Idle sandboxes, at its end.
     ready: usize,

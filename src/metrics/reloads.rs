@@ -1,5 +1,6 @@
 //! The attempts to load the configuration again.
 
+use std::fmt::Display;
 use std::sync::Mutex;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -18,9 +19,7 @@ struct Last {
 /// An attempt that failed.
 #[derive(Debug, Clone)]
 pub(crate) struct FailedReload {
-    /// Its time.
     pub at: SystemTime,
-    /// The error.
     pub error: String,
 }
 
@@ -32,11 +31,11 @@ impl Default for Reloads {
 
 impl Reloads {
     /// Records an attempt.
-    pub(crate) fn ended<T>(&self, ended: &Result<T, String>) {
+    pub(crate) fn ended<T, E: Display>(&self, ended: &Result<T, E>) {
         let (mut last, at) = (lock(&self.0), SystemTime::now());
         match ended {
             Ok(_) => *last = Last { failure: None, success: at },
-            Err(error) => last.failure = Some(FailedReload { at, error: error.clone() }),
+            Err(error) => last.failure = Some(FailedReload { at, error: error.to_string() }),
         }
     }
 

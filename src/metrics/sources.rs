@@ -26,9 +26,7 @@ pub(crate) struct Held {
 pub(crate) struct Sources {
     /// The kind of the engine.
     pub engine: &'static str,
-    /// The pools.
     pub pools: Arc<Pools>,
-    /// The sessions.
     pub sessions: Sessions,
     /// The answers to clients.
     pub operations: Arc<Operations>,

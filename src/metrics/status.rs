@@ -51,7 +51,6 @@ pub(crate) struct Status {
     warnings: Vec<String>,
     version: &'static str,
     engine: &'static str,
-    /// Its uptime.
     uptime_s: u64,
     /// Requests that run, and requests that wait for their turn.
     running: usize,

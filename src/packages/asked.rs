@@ -1,17 +1,11 @@
-//! The packages that a request asks for: names of sets, and requirements if the operator lets requests bring their own.
+//! The packages that a request asks for: names of sets, and requirements such as `humanize==4.*` if the operator lets requests
+//! bring their own, in any order. Together they become one set.
 
 use std::sync::Arc;
 
 use crate::config::{Config, Language};
 use crate::packages::refusal::Refusal;
 use crate::requirement::{self, BadRequirement, MOST, Recipe, Requirement};
-
-/// The packages that a request asks for. Together they become one set.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Asked {
-    /// Names of sets, and requirements such as `humanize==4.*`, in any order.
-    pub names_or_requirements: Vec<String>,
-}
 
 /// A set that can be built.
 #[derive(Debug, Clone)]
@@ -65,12 +59,16 @@ pub(super) fn sets_for(config: &Config, language: &str) -> Vec<String> {
 /// # Errors
 ///
 /// When the request asks for something that does not exist, or that it may not have.
-pub(super) fn plan(config: &Config, language: &Language, asked: &Asked) -> Result<Plan, Refusal> {
+pub(super) fn plan(
+    config: &Config,
+    language: &Language,
+    asked: &[String],
+) -> Result<Plan, Refusal> {
     let Some(interpreter) = language.kernel else {
         return Err(Refusal::NoPackages(language.name.clone()));
     };
     let of_language = || (language.name.clone(), sets_for(config, &language.name));
-    let mut texts: Vec<&str> = asked.names_or_requirements.iter().map(|it| it.trim()).collect();
+    let mut texts: Vec<&str> = asked.iter().map(|it| it.trim()).collect();
     texts.sort_unstable();
     texts.dedup();
     if texts.is_empty() || texts.len() > MOST {
@@ -146,8 +144,7 @@ pub(super) fn plan_of_set(config: &Config, name: &str) -> Result<(Arc<Language>,
             sets: config.packages.sets.keys().cloned().collect(),
         });
     };
-    let asked = Asked { names_or_requirements: vec![name.to_owned()] };
-    Ok((Arc::clone(language), plan(config, language, &asked)?))
+    Ok((Arc::clone(language), plan(config, language, &[name.to_owned()])?))
 }
 
 fn read(config: &Config, language: &Language, text: &str) -> Result<Requirement, Refusal> {

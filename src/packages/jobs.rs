@@ -38,7 +38,6 @@ const MOST_REMEMBERED: usize = 1024;
 /// A set that was there when it was last looked for.
 #[derive(Debug)]
 pub(super) struct Ready {
-    /// The set.
     pub set: StoredSet,
     /// Digest of the image for which it was built or found, if it was known.
     pub image: Option<String>,

@@ -44,7 +44,6 @@ use crate::packages::shared::{Common, Shared};
 use crate::packages::store::{Store, StoredSet};
 use crate::requirement::{self, Requirement};
 
-pub(crate) use crate::packages::asked::Asked;
 pub(crate) use crate::packages::refusal::Refusal;
 pub(crate) use crate::packages::shared::PackageCounts;
 
@@ -64,7 +63,6 @@ pub(crate) struct Packages {
 /// A set of the configuration, as it is now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Listed {
-    /// Its name.
     pub name: String,
     /// The language whose programs can use it.
     pub language: String,
@@ -176,14 +174,10 @@ impl Packages {
 
     /// The set with everything that a request asks for. Builds it if it is not there, or waits for its build, and reports the
     /// steps. The set stays as long as the result does. Dropping the future leaves a build running.
-    ///
-    /// # Errors
-    ///
-    /// See [`Refusal`].
     pub(crate) async fn get(
         &self,
         language: &Arc<Language>,
-        asked: &Asked,
+        asked: &[String],
         client: &Client,
         say: Option<Progress<'_>>,
     ) -> Result<Arc<PackageSet>, Refusal> {
@@ -211,10 +205,6 @@ impl Packages {
     }
 
     /// Builds a set of the configuration if it is not there, also if that failed a moment ago.
-    ///
-    /// # Errors
-    ///
-    /// See [`Refusal`].
     pub(crate) async fn build(&self, name: &str, say: Progress<'_>) -> Result<StoredSet, Refusal> {
         let (language, plan) = plan_of_set(&self.config, name)?;
         let shared = self.shared(&language)?;
@@ -234,11 +224,7 @@ impl Packages {
     }
 
     /// Whether a request can ask for this. Nothing is built.
-    ///
-    /// # Errors
-    ///
-    /// See [`Refusal`].
-    pub(crate) fn check(&self, language: &Language, asked: &Asked) -> Result<(), Refusal> {
+    pub(crate) fn check(&self, language: &Language, asked: &[String]) -> Result<(), Refusal> {
         plan(&self.config, language, asked).map(|_| ())
     }
 

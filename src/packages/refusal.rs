@@ -119,7 +119,6 @@ pub(crate) enum Refusal {
     TooLarge {
         /// The set.
         what: String,
-        /// Its bytes.
         bytes: u64,
         /// The bytes that all can have.
         most: u64,
@@ -135,7 +134,6 @@ pub(crate) enum Refusal {
     NoRoom {
         /// The set.
         what: String,
-        /// Its bytes.
         bytes: u64,
         /// Bytes of the others.
         others: u64,

@@ -156,7 +156,7 @@ impl Backend for Scripted {
     async fn withdraw(&self, hash: &str) -> Result<(), EngineError> {
         self.note(format!("withdraw {hash}"));
         match *lock(&self.engine_is_gone) {
-            true => Err(EngineError::Unusable("the engine does not answer".to_owned())),
+            true => Err(EngineError::Unusable("the engine does not answer".into())),
             false => Ok(()),
         }
     }
@@ -244,8 +244,7 @@ impl Server {
     }
 
     async fn get_for(&self, client: &str, asked: &[&str]) -> Result<Arc<PackageSet>, Refusal> {
-        let asked = asked.iter().map(|text| (*text).to_owned()).collect();
-        let asked = Asked { names_or_requirements: asked };
+        let asked: Vec<_> = asked.iter().map(|text| (*text).to_owned()).collect();
         self.packages.get(&self.python, &asked, &Client::named(client), None).await
     }
 
@@ -297,7 +296,7 @@ async fn a_build_goes_on_without_requests_and_reports_its_steps() {
     let server = Server::new(json!({}));
     server.slow(true);
     let steps = Mutex::new(Vec::new());
-    let asked = Asked { names_or_requirements: vec!["web".to_owned()] };
+    let asked = ["web".to_owned()];
     let client = Client::named("one");
     let say = |line: &str| lock(&steps).push(line.to_owned());
     let asking = server.packages.get(&server.python, &asked, &client, Some(&say));

@@ -45,7 +45,11 @@ pub(super) enum PolicyError {
     #[error("{}", error_chain(&**.0))]
     Invalid(#[source] Box<dyn Error + Send + Sync>),
     #[error("rule {rule}: {error}")]
-    Rule { rule: String, error: Box<Self> },
+    Rule {
+        rule: String,
+        #[source]
+        error: Box<Self>,
+    },
     #[error("needs an id, by which violations name it")]
     NoId,
     #[error("needs a message, which says what is not allowed")]

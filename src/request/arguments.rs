@@ -14,48 +14,34 @@ use serde_json::Value;
 
 /// Arguments of `check_syntax`.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, default)]
 pub(crate) struct CheckSyntax {
     /// Language of the code.
-    #[serde(default)]
-    #[schemars(with = "String")]
     pub language: Option<String>,
     /// The complete source of the program.
-    #[serde(default)]
-    #[schemars(with = "String")]
     pub code: Option<String>,
     /// As of execute_code.
-    #[serde(default)]
     pub packages: Vec<String>,
 }
 
 /// Arguments of `test_code`.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, default)]
 pub(crate) struct TestCode {
     /// The complete source of the program.
-    #[serde(default)]
-    #[schemars(with = "String")]
     pub code: Option<String>,
     /// The language of the tool. It is no argument of its own, but many callers send it.
-    #[serde(default)]
     #[schemars(skip)]
     pub language: Option<String>,
     /// Longest run time in seconds; a string such as "500ms" or "5s" works, too.
-    #[serde(default)]
     #[schemars(with = "f64")]
     pub timeout: Option<String>,
     /// CPU time in whole seconds for each process of the program. One that uses more is killed, with
     /// exit code 152. 0: no limit of its own.
-    #[serde(default)]
-    #[schemars(with = "u64")]
     pub cpu_limit_sec: Option<u64>,
     /// Memory limit in MiB, at least 16.
-    #[serde(default)]
-    #[schemars(with = "u64")]
     pub memory_limit_mb: Option<u64>,
     /// As of execute_code.
-    #[serde(default)]
     pub packages: Vec<String>,
 }
 
@@ -65,73 +51,47 @@ pub(crate) use sessions::{OneSession, OpenSession, RewindSession, RunCommand};
 
 /// Arguments of `execute_code`. Commands send them to servers.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, default)]
 pub(crate) struct Arguments {
     /// Handle from open_session: the code runs there as the next cell.
-    #[serde(default)]
-    #[schemars(with = "String")]
     pub session: Option<String>,
     /// Required unless session or snippet_name is given.
-    #[serde(default)]
-    #[schemars(with = "String")]
     pub language: Option<String>,
     /// The complete source of the program. Required unless snippet_name is given.
-    #[serde(default)]
-    #[schemars(with = "String")]
     pub entrypoint_code: Option<String>,
     /// File name of the program.
-    #[serde(default)]
-    #[schemars(with = "String")]
     pub entrypoint_filename: Option<String>,
     /// More files for the working directory, such as modules and data. Each has a filename (folders are created), content,
     /// encoding ("base64" for binary files) and append (adds to a file of the session).
-    #[serde(default)]
     pub additional_files: Vec<AdditionalFile>,
     /// Name of a stored program to run instead of entrypoint_code.
-    #[serde(default)]
-    #[schemars(with = "String")]
     pub snippet_name: Option<String>,
     /// Patterns of files to return, such as "*.csv" or "out/**". Pictures need none.
-    #[serde(default)]
     pub output_files: Vec<String>,
     /// Command-line arguments.
-    #[serde(default)]
     pub args: Vec<String>,
     /// Text for standard input.
-    #[serde(default)]
-    #[schemars(with = "String")]
     pub stdin: Option<String>,
     /// Environment variables, each as NAME=value.
-    #[serde(default)]
     #[schemars(with = "Vec<String>")]
     pub env: BTreeMap<String, String>,
     /// Longest run time, such as "500ms", "5s" or "2m".
-    #[serde(default)]
-    #[schemars(with = "String")]
     pub timeout: Option<String>,
     /// Memory limit in MiB, at least 16.
-    #[serde(default)]
-    #[schemars(with = "u64")]
     pub memory_mb: Option<u64>,
     /// CPU limit in cores.
-    #[serde(default)]
-    #[schemars(with = "f64")]
     pub cpus: Option<f64>,
     /// Sets of packages that it can import from.
-    #[serde(default)]
     pub packages: Vec<String>,
 }
 
 /// Arguments of `get_result`.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, default)]
 pub(crate) struct GetResult {
     /// The handle.
-    #[serde(default)]
-    #[schemars(with = "String")]
     pub handle: Option<String>,
     /// Ends the program instead of waiting for it.
-    #[serde(default)]
     pub cancel: bool,
 }
 

@@ -26,7 +26,6 @@ pub(crate) enum PackageRequest {
 /// The packages that a program asks for, with remarks for its caller.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct WantedPackages {
-    /// The request.
     pub wanted: PackageRequest,
     /// The versions of Python with which the program works, if it says so.
     pub requires_python: Option<String>,

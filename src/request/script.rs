@@ -34,23 +34,38 @@ pub(crate) struct Script {
     pub requires_python: Option<String>,
 }
 
+/// A mistake in a block, as the rest of a sentence that begins with "the block".
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum BadScript {
+    /// Readers would differ in which one they take.
+    #[error("is there twice: a program has one {OPENING}{KIND}")]
+    Twice,
+    #[error("has more than {LONGEST} bytes")]
+    TooLong,
+    /// It can't be parsed.
+    #[error("is not valid TOML: {}", .0.message())]
+    Toml(#[from] toml::de::Error),
+    /// A key has another type than the standard says.
+    #[error("has {key} that is not a {expected}")]
+    Type {
+        /// The key, with its article if it needs one.
+        key: &'static str,
+        /// The type.
+        expected: &'static str,
+    },
+}
+
 /// Reads the metadata of a program, if it has such a block.
-///
-/// # Errors
-///
-/// The mistake in the block, as the rest of a sentence that begins with "the block".
-pub(crate) fn of_program(code: &str) -> Result<Option<Script>, String> {
+pub(crate) fn of_program(code: &str) -> Result<Option<Script>, BadScript> {
     let mut blocks = blocks(code);
     let Some(block) = blocks.next() else { return Ok(None) };
     if blocks.next().is_some() {
-        return Err(format!("is there twice: a program has one {OPENING}{KIND}"));
+        return Err(BadScript::Twice);
     }
     if block.len() > LONGEST {
-        return Err(format!("has more than {LONGEST} bytes"));
+        return Err(BadScript::TooLong);
     }
-    let table: Table = block
-        .parse()
-        .map_err(|error: toml::de::Error| format!("is not valid TOML: {}", error.message()))?;
+    let table: Table = block.parse()?;
     let tool = table.get("tool").and_then(|tool| tool.get("isolator"));
     let script = Script {
         packages: texts(tool.and_then(|tool| tool.get("packages")), "tool.isolator.packages")?,
@@ -58,22 +73,20 @@ pub(crate) fn of_program(code: &str) -> Result<Option<Script>, String> {
         requires_python: match table.get("requires-python") {
             None => None,
             Some(Value::String(versions)) => Some(versions.clone()),
-            Some(_) => return Err("has a requires-python that is not a string".to_owned()),
+            Some(_) => {
+                return Err(BadScript::Type { key: "a requires-python", expected: "string" });
+            }
         },
     };
     Ok(Some(script))
 }
 
 /// A list of strings, or none.
-fn texts(value: Option<&Value>, key: &str) -> Result<Vec<String>, String> {
-    let items = match value {
-        None => return Ok(Vec::new()),
-        Some(Value::Array(items)) => items,
-        Some(_) => return Err(format!("has {key} that is not a list of strings")),
-    };
+fn texts(value: Option<&Value>, key: &'static str) -> Result<Vec<String>, BadScript> {
+    let Some(value) = value else { return Ok(Vec::new()) };
     let text = |item: &Value| item.as_str().map(str::to_owned);
-    let texts: Option<Vec<_>> = items.iter().map(text).collect();
-    texts.ok_or_else(|| format!("has {key} that is not a list of strings"))
+    let texts = value.as_array().and_then(|items| items.iter().map(text).collect());
+    texts.ok_or(BadScript::Type { key, expected: "list of strings" })
 }
 
 /// The contents of the blocks, without the signs of comments. A block without an end is none.
@@ -188,7 +201,7 @@ mod tests {
             (block("a = 1") + "\n" + &block("b = 1"), "is there twice"),
             (block(&format!("a = '{}'", "x".repeat(LONGEST))), "has more than 65536 bytes"),
         ] {
-            let error = of_program(&code).expect_err(&code);
+            let error = of_program(&code).expect_err(&code).to_string();
             assert!(error.starts_with(expected), "{error}");
         }
     }

@@ -36,9 +36,7 @@ pub(crate) struct Snippets {
 /// A stored program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Snippet {
-    /// Its name.
     pub name: String,
-    /// Its language.
     pub language: String,
     /// Its file's name.
     pub file_name: String,
@@ -49,9 +47,7 @@ pub(crate) struct Snippet {
 /// A stored program as it is listed, without its code.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Listed {
-    /// Its name.
     pub name: String,
-    /// Its language.
     pub language: String,
     /// Its file's name.
     pub file_name: String,
@@ -83,26 +79,20 @@ pub(crate) enum SnippetError {
         known => format!("there are: {}", known.join(", ")),
     })]
     Unknown {
-        /// The name.
         name: String,
         /// The names there are.
         known: Vec<String>,
     },
     /// Several files have the name.
     #[error("several files have the name {name:?} ({}); the operator must rename one", .files.join(", "))]
-    Ambiguous {
-        /// The name.
-        name: String,
-        /// The files.
-        files: Vec<String>,
-    },
+    Ambiguous { name: String, files: Vec<String> },
     /// The file can't be used.
-    #[error("snippet {name:?} can't be read: {message}")]
+    #[error("snippet {name:?} can't be read: {error}")]
     Unreadable {
-        /// The name.
         name: String,
-        /// Why.
-        message: String,
+        /// The cause.
+        #[source]
+        error: io::Error,
     },
 }
 
@@ -155,10 +145,6 @@ impl Snippets {
     }
 
     /// Reads a snippet.
-    ///
-    /// # Errors
-    ///
-    /// See [`SnippetError`].
     pub(crate) fn get(&self, name: &str) -> Result<Snippet, SnippetError> {
         if !is_name(name) {
             return Err(SnippetError::BadName(name.to_owned()));
@@ -174,10 +160,8 @@ impl Snippets {
             let files = found.into_iter().map(|entry| entry.file_name.clone()).collect();
             return Err(SnippetError::Ambiguous { name: name.to_owned(), files });
         }
-        let code = read(&entry.path).map_err(|error| SnippetError::Unreadable {
-            name: name.to_owned(),
-            message: error.to_string(),
-        })?;
+        let unreadable = |error| SnippetError::Unreadable { name: name.to_owned(), error };
+        let code = read(&entry.path).map_err(unreadable)?;
         Ok(Snippet {
             name: entry.name.clone(),
             language: entry.language.clone(),

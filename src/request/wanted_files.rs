@@ -27,7 +27,7 @@ pub(crate) struct OutputFiles {
 struct Pattern {
     text: String,
     /// The pattern, or why it is none and can only be a name.
-    glob: Result<GlobMatcher, String>,
+    glob: Result<GlobMatcher, globset::Error>,
 }
 
 impl Pattern {
@@ -41,9 +41,7 @@ impl Pattern {
             return None;
         }
         let glob = GlobBuilder::new(text).literal_separator(true).build();
-        let glob = glob.map(|glob| glob.compile_matcher());
-        let glob = glob.map_err(|error| error.kind().to_string());
-        Some(Self { text: text.to_owned(), glob })
+        Some(Self { text: text.to_owned(), glob: glob.map(|glob| glob.compile_matcher()) })
     }
 
     /// The names that it has as a pattern.
@@ -117,7 +115,8 @@ impl OutputFiles {
             if matching.peek().is_none() {
                 let text = quoted(&pattern.text);
                 let why = pattern.glob.as_ref().err();
-                let why = why.map_or(String::new(), |why| format!(", and is no pattern: {why}"));
+                let why = why.map(|why| format!(", and is no pattern: {}", why.kind()));
+                let why = why.unwrap_or_default();
                 notes.push(format!(
                     "output_files: {text} matches no file that the program created or changed{why}"
                 ));

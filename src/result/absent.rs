@@ -7,7 +7,9 @@ use isolator_pool::quote::quoted;
 use isolator_pool::run::workspace::below;
 use regex::Regex;
 
+use crate::pattern::pattern;
 use crate::result::context::{Caller, Context};
+use crate::result::missing::TRACEBACK_END;
 
 /// Longest path that is repeated, in bytes.
 const LONGEST_PATH: usize = 200;
@@ -16,37 +18,29 @@ const LONGEST_PATH: usize = 200;
 const MOST_NAMED: usize = 8;
 
 /// The end of the output of a Python program. Numpy and pandas have words of their own.
-static PYTHON: LazyLock<Option<Regex>> = LazyLock::new(|| {
-    const AFTER: &str =
-        r"(?:\n\n(?:The above exception was|During handling of the above)(?s:.*))?\s*\z";
+static PYTHON: LazyLock<Regex> = pattern!({
     const ERROR: &str = r#"(?m)^ .*\n(?:FileNotFoundError: (?:\[Errno 2\] No such file or directory: (?:'([^'\n]+)'|"([^"\n]+)").*|(\S+) not found\.)|OSError: Cannot save file into a non-existent directory: '([^'\n]+)'|(?<refused>PermissionError: \[Errno 13\] Permission denied|OSError: \[Errno 30\] Read-only file system): (?:'([^'\n]+)'|"([^"\n]+)").*)"#;
-    Regex::new(&format!("{ERROR}{AFTER}")).ok()
+    format!("{ERROR}{TRACEBACK_END}")
 });
 
 /// The same for Node.js.
-static NODE: LazyLock<Option<Regex>> = LazyLock::new(|| {
-    Regex::new(
-        r"(?m)^(?:Uncaught )?\[?Error: (?:ENOENT: no such file or directory|(?<refused>EACCES: permission denied|EROFS: read-only file system)), \w+ '([^'\n]+)'.*\n(?:  .*\n|\}.*\n)*(?:\nNode\.js v\S+)?\s*\z",
-    )
-    .ok()
-});
+static NODE: LazyLock<Regex> = pattern!(
+    r"(?m)^(?:Uncaught )?\[?Error: (?:ENOENT: no such file or directory|(?<refused>EACCES: permission denied|EROFS: read-only file system)), \w+ '([^'\n]+)'.*\n(?:  .*\n|\}.*\n)*(?:\nNode\.js v\S+)?\s*\z"
+);
 
 /// The same for what reports errors in the words of the C library, as shells and Go do.
-static OTHERS: LazyLock<Option<Regex>> = LazyLock::new(|| {
-    Regex::new(
-        r#"(?m)(?:['"‘]([^'"‘’\n]+)['"’]|(?:^|[\s:])([^\s:'"‘’]+)): (?:\[Errno \d+\] )?(?:[Nn]o such file or directory|(?<refused>[Pp]ermission denied|[Rr]ead-only file system))(?:\n\ngoroutine (?s:.*))?\s*\z"#,
-    )
-    .ok()
-});
+static OTHERS: LazyLock<Regex> = pattern!(
+    r#"(?m)(?:['"‘]([^'"‘’\n]+)['"’]|(?:^|[\s:])([^\s:'"‘’]+)): (?:\[Errno \d+\] )?(?:[Nn]o such file or directory|(?<refused>[Pp]ermission denied|[Rr]ead-only file system))(?:\n\ngoroutine (?s:.*))?\s*\z"#
+);
 
 /// Help, if the end of standard error names a path that can't be used.
 pub(super) fn help(printed: &str, context: &Context<'_>) -> Option<String> {
-    let patterns: &[&LazyLock<Option<Regex>>] = match (context.language.kernel, context.caller) {
+    let patterns: &[&LazyLock<Regex>] = match (context.language.kernel, context.caller) {
         (_, Caller::ShellCommand) | (None, _) => &[&PYTHON, &NODE, &OTHERS],
         (Some(Interpreter::Python), _) => &[&PYTHON],
         (Some(Interpreter::Node), _) => &[&NODE],
     };
-    let found = patterns.iter().find_map(|pattern| pattern.as_ref()?.captures(printed))?;
+    let found = patterns.iter().find_map(|pattern| pattern.captures(printed))?;
     let refused = found.name("refused");
     let is_path = |part: &regex::Match<'_>| Some(part.range()) != refused.map(|it| it.range());
     let path = found.iter().skip(1).flatten().find(is_path)?.as_str();

@@ -40,7 +40,6 @@ pub(crate) enum RunState<T> {
     Ended(T),
     /// It is still running.
     Running {
-        /// Its handle.
         handle: String,
         /// The output of its program.
         so_far: Arc<SoFar>,

@@ -51,7 +51,6 @@ impl Seen {
 pub(super) enum Form {
     /// A picture, in base64.
     Picture(String),
-    /// A text.
     Text(String),
     /// A picture that is in the answer already.
     Same,

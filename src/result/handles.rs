@@ -70,10 +70,6 @@ impl<T> Handles<T> {
     }
 
     /// Keeps an item for a client if there is room for it, and returns its name.
-    ///
-    /// # Errors
-    ///
-    /// See [`KeepError`].
     pub(crate) fn keep(
         &self,
         client: &Client,

@@ -36,16 +36,13 @@ pub(crate) struct Results {
 /// Something that a run left.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Item {
-    /// Its content.
     pub content: Vec<u8>,
-    /// Its media type.
     pub media_type: String,
 }
 
 /// A range of a result.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Part {
-    /// Its content.
     pub content: PartContent,
     /// Media type of the whole.
     pub media_type: String,
@@ -111,10 +108,6 @@ impl Results {
     }
 
     /// Reads a client's result, or a range of it.
-    ///
-    /// # Errors
-    ///
-    /// See [`ReadError`].
     pub(crate) fn read(&self, client: &Client, uri: &str) -> Result<Part, ReadError> {
         let (address, query) = uri.split_once('?').unwrap_or((uri, ""));
         let path = address.strip_prefix(PREFIX).ok_or(ReadError::Unknown)?;

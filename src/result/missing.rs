@@ -7,40 +7,37 @@ use isolator_pool::quote::is_name;
 use regex::Regex;
 use serde_json::json;
 
+use crate::pattern::pattern;
 use crate::result::context::{Caller, Context, PackagesAdvice};
 
 /// Most sets that are named.
 const MOST_SETS: usize = 3;
 
+/// The rest of Python's output after the first error, if another one came of it.
+pub(super) const TRACEBACK_END: &str =
+    r"(?:\n\n(?:The above exception was|During handling of the above)(?s:.*))?\s*\z";
+
 /// The end of the output of a Python program that lacks a module, or a package that another module would use.
-static PYTHON: LazyLock<Option<Regex>> = LazyLock::new(|| {
-    const AFTER: &str =
-        r"(?:\n\n(?:The above exception was|During handling of the above)(?s:.*))?\s*\z";
+static PYTHON: LazyLock<Regex> = pattern!({
     const MISSING: &str = r"(?m)^ .*\n(?:ModuleNotFoundError: No module named '([^'\n]+)'|ImportError: (?:Unable to find a usable engine; tried using: '|Missing optional dependency ')(\w+)'(?s:.*)).*";
-    Regex::new(&format!("{MISSING}{AFTER}")).ok()
+    format!("{MISSING}{TRACEBACK_END}")
 });
 
 /// The same for Node.js.
-static NODE: LazyLock<Option<Regex>> = LazyLock::new(|| {
-    Regex::new(
-        r"(?m)^Error(?: \[\w+\])?: Cannot find (?:module|package) '([^'\n]+)'.*\n(?:(?:Require stack:|- |Did you mean |    at ).*\n)+  code: '(?:ERR_)?MODULE_NOT_FOUND',?\n(?:  .*\n)*\}\n\nNode\.js v\S+\s*\z",
-    )
-    .ok()
-});
+static NODE: LazyLock<Regex> = pattern!(
+    r"(?m)^Error(?: \[\w+\])?: Cannot find (?:module|package) '([^'\n]+)'.*\n(?:(?:Require stack:|- |Did you mean |    at ).*\n)+  code: '(?:ERR_)?MODULE_NOT_FOUND',?\n(?:  .*\n)*\}\n\nNode\.js v\S+\s*\z"
+);
 
 /// The same in a cell, after which the interpreter goes on.
-static NODE_CELL: LazyLock<Option<Regex>> = LazyLock::new(|| {
-    Regex::new(r"(?m)^(?:Uncaught )?Error(?: \[\w+\])?: Cannot find (?:module|package) '([^'\n]+)'")
-        .ok()
-});
+static NODE_CELL: LazyLock<Regex> =
+    pattern!(r"(?m)^(?:Uncaught )?Error(?: \[\w+\])?: Cannot find (?:module|package) '([^'\n]+)'");
 
 /// Messages of programs that want to install something. The last of these are the words of a session's kernel.
-static INSTALLER: LazyLock<Option<Regex>> = LazyLock::new(|| {
+static INSTALLER: LazyLock<Regex> = pattern!({
     const TOOLS: &str = r"(?:pip[\d.]*|uv|conda|mamba|npm|npx|pnpm|yarn|apt|apt-get)";
-    Regex::new(&format!(
+    format!(
         r"(?m)^\S*python\S*: No module named (?:pip|ensurepip|venv)\b|^ .*\nModuleNotFoundError: No module named '(?:pip|ensurepip)'|^\S*: (?:line )?\d+: {TOOLS}: (?:command )?not found$|in _execute_child\n(?: +.*\n)+FileNotFoundError: \[Errno 2\] No such file or directory: '{TOOLS}'|spawn {TOOLS} ENOENT|^UsageError: .* can't be installed: "
-    ))
-    .ok()
+    )
 });
 
 /// Modules whose package has another name, where many programs use them.
@@ -67,11 +64,11 @@ const NO_PACKAGE: [&str; 6] = ["_tkinter", "tkinter", "turtle", "pygame", "pip",
 /// The module that a program lacked, going by the end of its standard error.
 fn module(interpreter: Interpreter, is_session: bool, printed: &str) -> Option<String> {
     let pattern = match (interpreter, is_session) {
-        (Interpreter::Python, _) => PYTHON.as_ref(),
-        (Interpreter::Node, false) => NODE.as_ref(),
-        (Interpreter::Node, true) => NODE_CELL.as_ref(),
+        (Interpreter::Python, _) => &PYTHON,
+        (Interpreter::Node, false) => &NODE,
+        (Interpreter::Node, true) => &NODE_CELL,
     };
-    let found = pattern?.captures_iter(printed).last()?;
+    let found = pattern.captures_iter(printed).last()?;
     let name = found.iter().skip(1).flatten().next()?.as_str();
     // A program can print anything in the form of a known message. Only what looks like a name is repeated.
     (is_name(name) && !name.starts_with(['.', '/'])).then(|| name.to_owned())
@@ -99,7 +96,7 @@ impl PackagesAdvice<'_> {
         let Context { language, config, caller, .. } = context;
         let interpreter = language.kernel?;
         let on_demand = config.packages.on_demand();
-        if INSTALLER.as_ref().is_some_and(|pattern| pattern.is_match(printed)) {
+        if INSTALLER.is_match(printed) {
             return self.instead_of_installing(context);
         }
         let module = module(interpreter, *caller == Caller::Cell, printed)?;

@@ -81,7 +81,6 @@ pub(crate) struct Stages {
     /// part of it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run: Option<f64>,
-    /// All of it.
     pub total: f64,
 }
 

@@ -25,79 +25,67 @@ pub(crate) struct Report {
     /// Nothing has run after refused, invalid_arguments or session_gone.
     pub status: ReportStatus,
     /// Exit code, unless a signal ended it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "i32")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
     /// Signal that ended it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "i32")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub signal: Option<i32>,
     /// Why it failed and what to do.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "String")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
     /// The wrong argument.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "String")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub field: Option<String>,
     /// What the operator forbids.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub violations: Vec<Violation>,
     /// Other remarks.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
     /// Standard output.
     pub stdout: String,
     /// Standard error.
     pub stderr: String,
     /// Bytes that are missing in stdout.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "is_zero")]
     pub stdout_missing_bytes: u64,
     /// Bytes that are missing in stderr.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "is_zero")]
     pub stderr_missing_bytes: u64,
     /// CPU time in milliseconds.
     pub cpu_ms: f64,
     /// Highest memory use, with files.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "u64")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub peak_memory_bytes: Option<u64>,
     /// Where all of stdout can be read.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "String")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub stdout_uri: Option<String>,
     /// Where all of stderr can be read.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "String")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub stderr_uri: Option<String>,
     /// Files created or changed.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<FileReport>,
     /// Number of the cell.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "u32")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub cell: Option<u32>,
     /// Value of the cell's last expression.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "String")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub result: Option<String>,
     /// What the cell showed.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub shown: Vec<ShownReport>,
     /// Whether the cell was undone: variables are as before.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub undone: bool,
     /// What processes of earlier cells printed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "String")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub background_output: Option<String>,
     /// When the session ends if unused.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "String")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<String>,
     /// For get_result, while it is running.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "String")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub handle: Option<String>,
 }
 
@@ -333,8 +321,14 @@ fn is_zero(number: &u64) -> bool {
 #[cfg(test)]
 mod tests {
     use isolator_pool::run::output::Stream;
+    use schemars::generate::SchemaSettings;
 
     use super::*;
+
+    fn schema() -> serde_json::Value {
+        let settings = SchemaSettings::draft2020_12().for_serialize();
+        settings.into_generator().into_root_schema_for::<Report>().to_value()
+    }
 
     fn report(status: Status) -> Report {
         Report {
@@ -383,9 +377,8 @@ mod tests {
 
     #[test]
     fn the_schema_requires_only_what_is_always_there() {
-        let schema = schemars::schema_for!(Report).to_value();
         let value = serde_json::to_value(report(Status::Success)).unwrap();
-        for name in schema["required"].as_array().unwrap() {
+        for name in schema()["required"].as_array().unwrap() {
             assert!(value.get(name.as_str().unwrap()).is_some(), "{name}");
         }
     }
@@ -405,14 +398,14 @@ mod tests {
         let end = "\nmain.py:1:8: importing os is not allowed (no-os)\n\n--- stdout ---\n\n--- stderr ---\n";
         assert!(text.ends_with(end), "{text}");
         let value = serde_json::to_value(refused).unwrap();
-        for name in schemars::schema_for!(Report).to_value()["required"].as_array().unwrap() {
+        for name in schema()["required"].as_array().unwrap() {
             assert!(value.get(name.as_str().unwrap()).is_some(), "{name}");
         }
     }
 
     #[test]
     fn the_schema_the_data_and_the_text_have_the_same_names_for_every_status() {
-        let schema = schemars::schema_for!(Report).to_value();
+        let schema = schema();
         let statuses = [
             ReportStatus::Success,
             ReportStatus::Error,

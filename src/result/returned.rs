@@ -12,16 +12,13 @@ pub(crate) struct FileReport {
     /// Size in bytes.
     pub size: u64,
     /// How its content comes back, if it does: image, text, or link (to a resource).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "String")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub returned: Option<&'static str>,
     /// Media type of its content, if that comes back.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "String")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub media_type: Option<String>,
     /// Where its content can be read for a while, if it comes back.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "String")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub uri: Option<String>,
 }
 
@@ -35,20 +32,16 @@ impl FileReport {
 /// A file's content as it comes with an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Attachment {
-    /// A picture.
     Picture {
         /// Its content in base64.
         base64: String,
-        /// Its media type.
         media_type: String,
     },
-    /// A text.
     Text {
         /// Its content.
         text: String,
         /// Its address; `file:` and its path if nothing can be read there.
         uri: String,
-        /// Its media type.
         media_type: String,
     },
     /// A file that can be read for a while.
@@ -59,7 +52,6 @@ pub(crate) enum Attachment {
         path: String,
         /// Its size in bytes.
         size: u64,
-        /// Its media type.
         media_type: String,
     },
 }

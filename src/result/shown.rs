@@ -28,33 +28,26 @@ pub(crate) struct ShownReport {
     pub is_result: bool,
     /// Whether threads or timers of earlier cells have shown it before the cell began.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
-    #[schemars(default)]
     pub is_background: bool,
     /// Media types of all its forms. The pictures come with the text of the answer, in the same order.
     pub media_types: Vec<String>,
     /// As plain text.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "String")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
     /// As HTML.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "String")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub html: Option<String>,
     /// As Markdown.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "String")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub markdown: Option<String>,
     /// As LaTeX.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "String")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub latex: Option<String>,
     /// As JSON, written as text.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "String")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub json: Option<String>,
     /// As SVG.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "String")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub svg: Option<String>,
 }
 
@@ -71,7 +64,6 @@ impl ShownReport {
 pub(crate) struct Shown {
     /// For the data.
     pub reports: Vec<ShownReport>,
-    /// The pictures.
     pub pictures: Vec<Attachment>,
     /// Pictures for which there is no room in the answer, by the names under which they are read.
     pub items: BTreeMap<String, Item>,

@@ -88,11 +88,9 @@ impl std::fmt::Display for Why {
 pub(crate) struct Gone {
     /// Its handle.
     pub id: String,
-    /// Its client.
     pub client: Client,
     /// The name of its language.
     pub language: String,
-    /// Why.
     pub why: Why,
     /// The steps that it had run.
     pub journal: Journal,

@@ -10,7 +10,6 @@ use serde::Serialize;
 pub(crate) struct JournalEntry {
     /// Number of the cell.
     pub cell: u32,
-    /// The step.
     pub step: Step,
     /// The files that came with it.
     pub files: Vec<SentFile>,
@@ -18,7 +17,6 @@ pub(crate) struct JournalEntry {
     pub has_lost_files: bool,
     /// How long it could run.
     pub timeout: Duration,
-    /// Its end.
     pub end: EntryEnd,
 }
 
@@ -27,9 +25,7 @@ pub(crate) struct JournalEntry {
 pub(crate) enum Step {
     /// Code, with the name of its file if it has one.
     Code {
-        /// The code.
         code: String,
-        /// The name.
         file_name: Option<String>,
         /// Its arguments, variables and standard input.
         input: StepInput,
@@ -38,7 +34,6 @@ pub(crate) enum Step {
     Files,
     /// A shell command.
     Command {
-        /// The command.
         command: String,
         /// Where it ran.
         cwd: String,
@@ -71,7 +66,6 @@ impl StepInput {
 pub(crate) struct SentFile {
     /// Its path below the working directory.
     pub name: String,
-    /// Its content.
     pub content: Vec<u8>,
     /// Whether it was added to what was there.
     pub append: bool,

@@ -63,7 +63,6 @@ pub(crate) struct SessionCounts {
 
 /// A session that was asked for.
 pub(crate) struct Wish {
-    /// Its language.
     pub language: Arc<Language>,
     /// The limits of its sandbox.
     pub resources: Resources,
@@ -92,7 +91,6 @@ pub(crate) enum OpenFailure {
 pub(crate) enum NoSession {
     /// This client never had such a session, or it is forgotten.
     Unknown,
-    /// It is gone.
     Gone(Box<Gone>),
 }
 
@@ -125,10 +123,6 @@ impl Sessions {
 
     /// Opens a session for a client, whose call has begun with this configuration. If there are too many, the one that was unused
     /// longest ends. Also returns what to tell the client of its sessions that have ended so. Dropping the future opens none.
-    ///
-    /// # Errors
-    ///
-    /// See [`OpenFailure`].
     pub(crate) async fn open(
         &self,
         client: &Client,

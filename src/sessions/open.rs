@@ -24,9 +24,7 @@ const LEAST_MEMORY: u64 = 4 << 20;
 pub(crate) struct OpenSession {
     /// Its handle.
     pub id: String,
-    /// Its client.
     pub client: Client,
-    /// Its language.
     pub language: Arc<Language>,
     /// The limits of its sandbox.
     pub resources: Resources,
@@ -54,7 +52,6 @@ pub(crate) struct OpenSession {
 pub(crate) struct BoundSet {
     /// The names of sets and requirements that were asked for.
     pub asked: Vec<String>,
-    /// The set.
     pub set: Arc<PackageSet>,
 }
 

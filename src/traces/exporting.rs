@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 
 use isolator_pool::lock::lock;
 use opentelemetry::Context;
-use opentelemetry_otlp::{Protocol, SpanExporter, WithExportConfig as _, WithHttpConfig as _};
+use opentelemetry_otlp::{
+    ExporterBuildError, Protocol, SpanExporter, WithExportConfig as _, WithHttpConfig as _,
+};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::trace::{
@@ -24,20 +26,29 @@ use super::{TraceCounts, environment};
 /// Shortest time between two lines in the log about spans that were lost.
 const BETWEEN_LINES: Duration = Duration::from_secs(60);
 
+/// Why spans can't be sent.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NoExporter {
+    /// The environment names no usable address.
+    #[error(transparent)]
+    Exporter(#[from] ExporterBuildError),
+    /// There are no certificates to trust.
+    #[error(transparent)]
+    Client(#[from] reqwest::Error),
+    /// The library has a mistake.
+    #[error("the HTTP client panicked")]
+    Panicked,
+}
+
 /// The processor that sends to the collector of the environment.
-///
-/// # Errors
-///
-/// When the environment names no address, or there are no certificates to trust.
-pub(super) fn to_collector(counts: Arc<TraceCounts>) -> Result<impl SpanProcessor, String> {
+pub(super) fn to_collector(counts: Arc<TraceCounts>) -> Result<impl SpanProcessor, NoExporter> {
     let timeout = environment::timeout();
     let exporter = SpanExporter::builder()
         .with_http()
         .with_http_client(client(timeout)?)
         .with_protocol(Protocol::HttpBinary)
         .with_timeout(timeout)
-        .build()
-        .map_err(|error| error.to_string())?;
+        .build()?;
     let (config, most) = environment::batches();
     let waiting = Waiting::new(most, counts);
     let exporter = Counted { exporter, waiting: Arc::clone(&waiting) };
@@ -46,12 +57,12 @@ pub(super) fn to_collector(counts: Arc<TraceCounts>) -> Result<impl SpanProcesso
 }
 
 /// The SDK's thread sends with it. It has a runtime of its own, so it can't be made on a thread of another.
-fn client(timeout: Duration) -> Result<Client, String> {
+fn client(timeout: Duration) -> Result<Client, NoExporter> {
     // Fails if it was installed before, which is fine: this program has only one provider.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let build = || Client::builder().redirect(Policy::none()).timeout(timeout).build();
     let built = thread::scope(|scope| scope.spawn(build).join());
-    built.map_err(|_| "the HTTP client panicked".to_owned())?.map_err(|error| error.to_string())
+    Ok(built.map_err(|_| NoExporter::Panicked)??)
 }
 
 /// The spans that wait, and those that were lost.

@@ -104,7 +104,7 @@ impl Traces {
             }
             Err(error) => {
                 tracing::warn!(
-                    error,
+                    %error,
                     "there are no traces; see the variables OTEL_EXPORTER_OTLP_…"
                 );
                 Self(None)

@@ -60,6 +60,7 @@ const FOLDERS: [(&str, &[&str]); 2] = [
             "reread",
             "hex",
             "log",
+            "pattern",
         ],
     ),
     (

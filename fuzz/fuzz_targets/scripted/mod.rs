@@ -13,7 +13,7 @@ use isolator_pool::engine::limits::{ByteSize, CpuShare, FixedLimits, LimitKind, 
 use isolator_pool::engine::preload::{Interpreter, Preload};
 use isolator_pool::engine::{
     Call, Channel, Engine, EngineError, Image, LabelFilter, ListedSandbox, Progress, SandboxName,
-    SandboxSpec, SandboxState, Unsupported, Warning,
+    SandboxSpec, SandboxState, Unsupported, Warning, refused,
 };
 use isolator_pool::packages::PackageSet;
 use tokio::runtime::{Builder, Runtime};
@@ -78,7 +78,7 @@ pub(crate) fn scripted(knobs: &[u8; KNOBS], stream: &[u8]) -> Scripted {
         1 => pieces.chain(stream::pending()).boxed(),
         2 => {
             let address = String::new();
-            let broken = EngineError::Unreachable { address, message: String::new() };
+            let broken = EngineError::Unreachable { address, cause: "".into() };
             pieces.chain(stream::iter([Err(broken)])).boxed()
         }
         _ => pieces.boxed(),
@@ -128,7 +128,7 @@ impl Engine for Scripted {
     async fn arm(&self, _: &SandboxName) -> Result<Channel, EngineError> {
         let output = self.output.lock().ok().and_then(|mut output| output.take());
         let output =
-            output.ok_or(EngineError::Refused { call: Call::Arm, message: String::new() })?;
+            output.ok_or(refused(Call::Arm, ""))?;
         Ok(Channel { input: Box::new(tokio::io::sink()), output })
     }
 

@@ -96,7 +96,7 @@ pub struct ListedImage {
     pub size: u64,
 }
 
-/// What a removal of unneeded images has freed.
+/// The result of a removal of unneeded images.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Pruned {
     /// Images, and leftovers of unfinished ones.

@@ -434,16 +434,17 @@ impl Unsupported {
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
     /// No engine answers at the address.
-    #[error("no container engine answers at {address}: {message}")]
+    #[error("no container engine answers at {address}: {}", innermost(.cause))]
     Unreachable {
         /// The address.
         address: String,
-        /// The system's message.
-        message: String,
+        /// The cause.
+        #[source]
+        cause: Cause,
     },
     /// This machine does not let this user make sandboxes.
     #[error("sandboxes can't be made on this machine: {0}")]
-    Unusable(String),
+    Unusable(#[source] Cause),
     /// The engine did not answer in time.
     #[error("the engine did not {call} within {deadline:?}")]
     Deadline {
@@ -457,15 +458,33 @@ pub enum EngineError {
     NoSuchImage(String),
     /// The engine's disk is full.
     #[error("the engine has no disk space left: {0}")]
-    DiskFull(String),
+    DiskFull(#[source] Cause),
     /// The engine refused.
-    #[error("the engine could not {call}: {message}")]
+    #[error("the engine could not {call}: {cause}")]
     Refused {
         /// The call.
         call: Call,
-        /// The engine's message.
-        message: String,
+        /// The cause.
+        #[source]
+        cause: Cause,
     },
+}
+
+/// Why a call to an engine failed: an error, or the engine's own words.
+pub type Cause = Box<dyn std::error::Error + Send + Sync>;
+
+/// The innermost cause: the system's message.
+fn innermost(cause: &Cause) -> &dyn std::error::Error {
+    let mut innermost: &dyn std::error::Error = &**cause;
+    while let Some(cause) = innermost.source() {
+        innermost = cause;
+    }
+    innermost
+}
+
+/// The error of a call that the engine refused.
+pub fn refused(call: Call, cause: impl Into<Cause>) -> EngineError {
+    EngineError::Refused { call, cause: cause.into() }
 }
 
 impl EngineError {

@@ -93,7 +93,7 @@ impl ProcessLimit {
     }
 
     /// The limit of a user's processes, in addition to a sandbox's own.
-    pub(super) fn processes_beside(own: u64) -> Self {
+    pub(super) fn processes_outside(own: u64) -> Self {
         Self::processes(own.max(USER_PROCESSES))
     }
 

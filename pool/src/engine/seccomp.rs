@@ -44,7 +44,7 @@ enum Verdict {
 /// The errors a refused call can be answered with.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, PartialOrd, Ord)]
 enum Errno {
-    /// Success is told, and nothing is done.
+    /// Success is reported, and nothing is done.
     #[serde(rename = "none")]
     None,
     #[serde(rename = "EPERM")]

@@ -45,6 +45,15 @@ struct Sandboxes {
     is_closed: bool,
 }
 
+/// The way in which waiting sandboxes are found dead. Each is checked in full when it is taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Check {
+    /// By their streams, which costs nothing.
+    Streams,
+    /// Also by the files that they were made from.
+    Files,
+}
+
 /// Sandboxes that were dropped from the set.
 #[derive(Debug, Default)]
 pub(crate) struct Stale {
@@ -194,13 +203,14 @@ impl IdleSet {
     /// Drops sandboxes that are dead, older than `max_age` or outdated.
     pub(crate) fn discard_stale(
         &self,
+        check: Check,
         max_age: Duration,
         is_outdated: impl Fn(&SandboxSpec) -> bool,
     ) -> Stale {
         let mut sandboxes = lock(&self.sandboxes);
         let mut stale = Stale::default();
-        discard(&mut sandboxes.hot, max_age, &is_outdated, &mut stale);
-        discard(&mut sandboxes.paused, max_age, &is_outdated, &mut stale);
+        discard(&mut sandboxes.hot, check, max_age, &is_outdated, &mut stale);
+        discard(&mut sandboxes.paused, check, max_age, &is_outdated, &mut stale);
         stale
     }
 
@@ -271,6 +281,7 @@ impl Sandboxes {
 
 fn discard<State>(
     sandboxes: &mut VecDeque<Sandbox<State>>,
+    check: Check,
     max_age: Duration,
     is_outdated: &impl Fn(&SandboxSpec) -> bool,
     stale: &mut Stale,
@@ -278,7 +289,10 @@ fn discard<State>(
     let now = Instant::now();
     sandboxes.retain(|sandbox| {
         let age = now.duration_since(sandbox.created());
-        let is_alive = sandbox.is_alive();
+        let is_alive = match check {
+            Check::Streams => !sandbox.has_ended(),
+            Check::Files => sandbox.is_alive(),
+        };
         if is_alive && age < max_age && !is_outdated(&sandbox.spec) {
             return true;
         }

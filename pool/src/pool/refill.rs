@@ -14,17 +14,19 @@ use tokio_util::sync::CancellationToken;
 
 use super::Pool;
 use super::backoff::Backoff;
+use super::idle::Check;
 use crate::engine::SandboxSpec;
 use crate::engine::preload::{MOST_COMPLAINTS, PreloadStatus};
 use crate::lock::lock;
 use crate::sandbox::{Armed, Missing, Paused, Sandbox, SandboxError};
 
 /// Interval at which a pool is maintained if nothing happens. Dead sandboxes are noticed at once; this finds old
-/// ones.
+/// ones, and those whose files were removed.
 const MAINTAIN_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Keeps a pool full until it is dropped or the server stops.
 pub(super) async fn keep_full(pool: Weak<Pool>, stop: CancellationToken) {
+    let mut files_checked = Instant::now();
     loop {
         let Some(strong) = pool.upgrade() else { return };
         let wake = Arc::clone(&strong.wake);
@@ -32,7 +34,13 @@ pub(super) async fn keep_full(pool: Weak<Pool>, stop: CancellationToken) {
         if strong.waiting.load(Ordering::Relaxed) == 0 {
             strong.shared.activity.settled().await;
         }
-        let pause = strong.maintain(began.elapsed());
+        let check = if files_checked.elapsed() < MAINTAIN_INTERVAL {
+            Check::Streams
+        } else {
+            files_checked = Instant::now();
+            Check::Files
+        };
+        let pause = strong.maintain(check, began.elapsed());
         drop(strong);
         tokio::select! {
             () = stop.cancelled() => return,
@@ -114,9 +122,9 @@ impl Pool {
 
     /// Starts making the missing sandboxes, unless the engine failed a moment ago. Returns when to look again. `delay` is the time
     /// that this had to wait.
-    fn maintain(self: &Arc<Self>, delay: Duration) -> Duration {
+    fn maintain(self: &Arc<Self>, check: Check, delay: Duration) -> Duration {
         let is_outdated = |sandbox: &SandboxSpec| self.template.is_outdated(sandbox);
-        let stale = self.idle.discard_stale(lock(&self.size).max_age, is_outdated);
+        let stale = self.idle.discard_stale(check, lock(&self.size).max_age, is_outdated);
         if stale.early_exits > 0 {
             self.note_failure(&"sandboxes ended as soon as they were ready");
         } else if stale.total > 0 {

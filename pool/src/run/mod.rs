@@ -14,11 +14,13 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
-use isolator_runner::wire::{self, Exit, Failed, FailedCause, Job, Kind, Wanted, WireError};
+use isolator_runner::wire::{
+    self, Bounds, Exit, Failed, FailedCause, Job, Kind, Wanted, WireError,
+};
 
 use crate::engine::limits::Resources;
 use crate::engine::preload::Want;
-use crate::engine::{Call, EngineError, SandboxSpec, SandboxState, bounded};
+use crate::engine::{Call, EngineError, SandboxSpec, SandboxState, bounded, refused};
 use crate::packages::PackageSet;
 use crate::quote::{Said, said};
 use crate::run::exchange::{Place, RunnerReport, Step, exchange, start_message};
@@ -226,10 +228,9 @@ async fn give(
     set: &Arc<PackageSet>,
 ) -> Result<wire::Packages, RunError> {
     if sandbox.spec.packages != Some(set.interpreter) {
-        let message =
+        let cause =
             "its sandboxes have no place for them: its language has no packages of this kind";
-        let message = message.to_owned();
-        return Err(RunError::Packages(EngineError::Refused { call: Call::Bind, message }));
+        return Err(RunError::Packages(refused(Call::Bind, cause)));
     }
     let provide = sandbox.engine.provide(set, &sandbox.spec.image);
     bounded(Call::Provide, provide).await.map_err(RunError::Packages)?;
@@ -245,12 +246,14 @@ fn encode(
         argv: request.argv.clone(),
         env: request.env.clone(),
         workdir: sandbox.spec.workdir.clone(),
-        disks: disks(&sandbox.spec),
-        deadline: request.timeout,
+        bounds: Bounds {
+            deadline: request.timeout,
+            output: request.output,
+            disks: disks(&sandbox.spec),
+            files: request.files.clone(),
+        },
         cpu_time: request.cpu_time,
-        output: request.output,
         interpreter: prepared.interpreter,
-        files: request.files.clone(),
         packages: prepared.packages,
     };
     start_message(Kind::Job, &job, request.workspace.tar(), &request.stdin)
@@ -270,9 +273,6 @@ fn from_failed(failed: Failed) -> RunError {
         FailedCause::Workspace => RunError::Workspace(message),
         FailedCause::Command => RunError::Command(message),
         FailedCause::Protocol => RunError::Protocol(message),
-        FailedCause::Packages => {
-            let message = message.to_string();
-            RunError::NotBound(EngineError::Refused { call: Call::Bind, message })
-        }
+        FailedCause::Packages => RunError::NotBound(refused(Call::Bind, message.to_string())),
     }
 }

@@ -258,7 +258,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_gap_says_how_much_is_missing() {
+    fn the_gap_shows_how_much_is_missing() {
         let captured = Captured { head: b"ab".to_vec(), tail: b"yz".to_vec(), dropped: 22 };
         assert_eq!(captured.to_bytes(), b"ab\n[... 22 bytes are missing here ...]\nyz");
         assert_eq!(captured.total(), 26);

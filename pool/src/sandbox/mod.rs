@@ -121,9 +121,14 @@ impl<State> Sandbox<State> {
         self.created
     }
 
+    /// Whether its stream has ended: its runner, or the sandbox itself, is gone.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.connection.is_closed()
+    }
+
     /// Whether the runner is still there, as far as its stream shows, and everything that the sandbox was made from.
     pub(crate) fn is_alive(&self) -> bool {
-        !self.connection.is_closed() && self.engine.is_intact(self.lease.name())
+        !self.has_ended() && self.engine.is_intact(self.lease.name())
     }
 
     fn into_state<Next>(self, state: Next) -> Sandbox<Next> {

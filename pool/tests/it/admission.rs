@@ -101,7 +101,7 @@ async fn requests_that_wait_when_the_server_stops_are_turned_away_at_once() {
                 "{refused:?}"
             );
         }
-        // Who comes now is turned away as well.
+        // A request that comes now is refused as well.
         let late = world.run(&run_for(5)).await;
         assert!(matches!(late, Err(ExecuteError::Admission(AdmissionError::Closed))));
         tokio::time::Instant::now()

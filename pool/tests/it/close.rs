@@ -153,7 +153,7 @@ async fn a_sandbox_that_came_too_late_is_removed_at_the_end_at_the_latest() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn looking_for_latecomers_harms_none_that_is_in_use_and_none_being_made() {
+async fn reconciliation_removes_no_sandbox_that_is_in_use_or_being_made() {
     let world = World::full(Setup { size: 2, hot: 1, ..Setup::default() }).await;
     let run = world.spawn({
         let mut long = run_for(200_000);
@@ -205,7 +205,7 @@ async fn a_volume_that_is_still_in_use_is_swept_a_moment_later() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_program_that_is_ended_at_the_stop_is_told_apart_from_one_that_never_ran() {
+async fn programs_ended_by_the_stop_are_distinguished_from_those_that_never_ran() {
     let world = World::full(Setup { running: 1, queue: 5, ..Setup::default() }).await;
     let running = world.spawn(run_for(30_000));
     settle().await;

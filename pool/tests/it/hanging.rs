@@ -39,12 +39,12 @@ async fn assert_shelved_sandboxes_serve_while_it_hangs(call: Call) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn when_create_hangs_requests_are_answered_and_shelved_sandboxes_serve() {
+async fn when_create_hangs_requests_are_answered_and_idle_sandboxes_serve() {
     assert_shelved_sandboxes_serve_while_it_hangs(Call::Create).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn when_arm_hangs_requests_are_answered_and_shelved_sandboxes_serve() {
+async fn when_arm_hangs_requests_are_answered_and_idle_sandboxes_serve() {
     assert_shelved_sandboxes_serve_while_it_hangs(Call::Arm).await;
 }
 
@@ -158,7 +158,7 @@ async fn an_engine_that_removes_nothing_is_not_filled_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn removals_that_hung_for_a_while_are_made_up_for() {
+async fn removals_that_hung_are_made_later() {
     let world = World::full(Setup::default()).await;
     world.engine.fault(Call::Remove, Fault::Hang);
     for _ in 0..10 {

@@ -42,7 +42,7 @@ async fn where_nothing_is_fetched_a_missing_image_is_an_error_until_it_appears()
     let refused = world.run(&run_for(5)).await.unwrap_err();
     assert!(refused.to_string().contains(PULLED), "{refused}");
     assert_eq!(world.engine.pulls(), 0);
-    // Somebody else fetches it.
+    // Another server fetches it.
     world.engine.put_image(PULLED);
     started(world.run(&run_for(5)).await);
     world.fill().await;
@@ -59,7 +59,7 @@ async fn an_image_that_is_always_fetched_is_fetched_once_a_start() {
         world.fill().await;
     }
     assert_eq!(world.engine.pulls(), 1);
-    // What is made after a failure is not fetched anew either.
+    // A sandbox made after a failure is not fetched anew either.
     world.engine.fault(Call::Create, Fault::Fail(2));
     started(world.run(&run_for(5)).await);
     world.fill().await;
@@ -79,7 +79,7 @@ async fn an_image_that_can_not_be_fetched_is_seldom_tried_and_used_soon_after_it
         // A request does not wait for the next try.
         world.run(&run_for(5)).await.unwrap_err();
         assert_eq!(world.engine.pulls(), pulls + 1);
-        // Somebody else fetches it.
+        // Another server fetches it.
         world.engine.put_image(PULLED);
         tokio::time::sleep(secs(10)).await;
         assert!(world.is_full(), "{fault:?}");
@@ -142,11 +142,13 @@ async fn requests_do_not_wait_for_ever_for_an_image_and_get_it_when_it_is_there(
         engine.delay(Call::FetchImage, secs(300));
     });
     let began = tokio::time::Instant::now();
-    let told = world.run(&run_for(5)).await.unwrap_err().to_string();
+    let answer = world.run(&run_for(5)).await.unwrap_err().to_string();
     assert!(began.elapsed() <= secs(5) + ms(100));
     assert!(
-        told.contains(BUILT) && told.contains("is being built") && told.contains("5 s so far"),
-        "{told}"
+        answer.contains(BUILT)
+            && answer.contains("is being built")
+            && answer.contains("5 s so far"),
+        "{answer}"
     );
     until("the image is built", || world.is_full()).await;
     started(world.run(&run_for(5)).await);
@@ -165,14 +167,14 @@ async fn a_request_for_an_image_that_is_coming_learns_which_are_ready_and_the_la
     started(world.execute("ready", &Client::Host, &run_for(5)).await);
     let ask =
         async || world.execute("coming", &Client::Host, &run_for(5)).await.unwrap_err().to_string();
-    let told = ask().await;
+    let answer = ask().await;
     let step = format!("now: step 1 of 1: pulling {PULLED}");
-    assert!(told.contains("is being pulled") && told.contains(&step), "{told}");
-    assert!(told.ends_with("Ready now: ready"), "{told}");
+    assert!(answer.contains("is being pulled") && answer.contains(&step), "{answer}");
+    assert!(answer.ends_with("Ready now: ready"), "{answer}");
     // It goes on without the request, and fails.
     tokio::time::sleep(secs(100)).await;
-    let told = ask().await;
-    assert!(told.contains("the last try failed: "), "{told}");
+    let answer = ask().await;
+    assert!(answer.contains("the last try failed: "), "{answer}");
     tokio::time::sleep(secs(100)).await;
     started(world.execute("coming", &Client::Host, &run_for(5)).await);
     world.end().await;
@@ -186,13 +188,13 @@ async fn an_image_that_a_request_waits_for_comes_before_those_that_only_pools_wa
     });
     // The first image is being built.
     tokio::time::sleep(secs(1)).await;
-    let told = world.execute("c", &Client::Host, &run_for(5)).await.unwrap_err().to_string();
-    assert!(told.contains("built/c is not there yet"), "{told}");
+    let answer = world.execute("c", &Client::Host, &run_for(5)).await.unwrap_err().to_string();
+    assert!(answer.contains("built/c is not there yet"), "{answer}");
     tokio::time::sleep(secs(20)).await;
-    let told = world.execute("b", &Client::Host, &run_for(5)).await.unwrap_err().to_string();
-    assert!(told.contains("built/b is not there yet"), "{told}");
-    let told = world.execute("c", &Client::Host, &run_for(5)).await.unwrap_err().to_string();
-    assert!(told.contains("built/c is being built"), "{told}");
+    let answer = world.execute("b", &Client::Host, &run_for(5)).await.unwrap_err().to_string();
+    assert!(answer.contains("built/b is not there yet"), "{answer}");
+    let answer = world.execute("c", &Client::Host, &run_for(5)).await.unwrap_err().to_string();
+    assert!(answer.contains("built/c is being built"), "{answer}");
     tokio::time::sleep(secs(40)).await;
     for pool in ["a", "b", "c"] {
         started(world.execute(pool, &Client::Host, &run_for(5)).await);

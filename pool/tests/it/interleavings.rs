@@ -104,7 +104,7 @@ fn step() -> impl Strategy<Value = Step> {
 enum Ahead {
     No,
     Started,
-    /// From a template that takes so many milliseconds to make, with the modules of some programs.
+    /// From a template that takes this many milliseconds to make, with the modules of some programs.
     Forked(u64),
 }
 
@@ -163,7 +163,7 @@ async fn play(size: Size, hot: usize, ahead: Ahead, steps: Vec<Step>) {
         check(&world);
         requests.retain(|request| !request.is_finished());
     }
-    // Whatever happened, everybody is answered and the server gets well.
+    // Whatever happened, every request is answered and the server recovers.
     world.engine.heal();
     until("everybody is answered", || requests.iter().all(JoinHandle::is_finished)).await;
     world.fill().await;
@@ -175,12 +175,12 @@ async fn play(size: Size, hot: usize, ahead: Ahead, steps: Vec<Step>) {
     world.end().await;
 }
 
-/// What holds at every moment.
+/// The invariants at every moment.
 fn check(world: &World) {
     let (running, waiting) = world.load();
     assert!(running <= RUNNING && waiting <= QUEUE, "{running} run and {waiting} wait");
     let pool = world.pool();
-    // What was made for requests that went away is finished beside what refills make.
+    // Sandboxes made for requests that went away are finished along with those of refills.
     let most_made = SIZE + RUNNING;
     assert!(pool.hot + pool.paused <= SIZE && pool.making <= most_made, "{pool:?}");
     // One promotion may be between two places of the idle set; for requests that went away no more are

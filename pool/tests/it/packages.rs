@@ -27,7 +27,7 @@ async fn a_request_with_a_set_is_as_warm_as_any_other_and_its_receipt_has_the_ti
     let world = World::full(setup).await;
     world.engine.delay(Call::Bind, ms(7));
     let set = set(Interpreter::Python);
-    // What was imported ahead could be another version, so it gets the bare interpreter.
+    // A module that was imported ahead could be another version, so it gets the bare interpreter.
     for request in [run_for(5), importing("numpy", 5)] {
         let (_, receipt) = world.run(&with(&set, request)).await.expect("an outcome");
         assert!(receipt.run.preloaded, "{receipt:?}");

@@ -60,7 +60,7 @@ async fn sandboxes_of_a_former_configuration_serve_no_later_request() {
     settle().await;
     let next = after(&world, "/elsewhere", 2, 4);
     assert_eq!(next.started_after(&world), [POOL]);
-    // Until then the former one goes on, and the new one is filled beside it.
+    // Until then the former one goes on, and the new one is filled at the same time.
     assert!(next.filled().await);
     assert_eq!(waiting(&next), 2);
     until("the former one is full, too", || waiting(&world) == 2).await;

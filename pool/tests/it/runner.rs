@@ -129,8 +129,8 @@ async fn a_reported_failure_is_an_error_of_its_own_kind() {
         let failed = outcome(&request(&["fail", cause])).await;
         let Err(ExecuteError::Run(error)) = failed else { panic!("{cause} gave {failed:?}") };
         assert!(expected(&error), "{cause} gave {error:?}");
-        let told = error.to_string();
-        assert!(told.contains("words of the system") && told.len() < 1000, "{told}");
+        let message = error.to_string();
+        assert!(message.contains("words of the system") && message.len() < 1000, "{message}");
     }
 }
 

@@ -224,7 +224,7 @@ async fn a_caller_that_goes_away_ends_only_its_cell() {
 async fn the_end_of_a_cell_is_reported_even_if_its_caller_has_gone() {
     let world = World::full(Setup::default()).await;
     let (session, _) = open(&world).await;
-    let (sender, mut told) = mpsc::unbounded_channel();
+    let (sender, mut received) = mpsc::unbounded_channel();
     // Of a cell whose caller goes away while it runs, one that ends well, one whose caller has gone when its turn comes, and
     // one that ends with its session.
     let send = |name: &'static str| {
@@ -249,7 +249,7 @@ async fn the_end_of_a_cell_is_reported_even_if_its_caller_has_gone() {
     assert!(closed.await.unwrap().is_err());
     drop(sender);
     let mut all = Vec::new();
-    while let Some(one) = told.recv().await {
+    while let Some(one) = received.recv().await {
         all.push(one);
     }
     assert_eq!(all, [("left", true), ("well", true), ("closed", false)]);
@@ -261,12 +261,12 @@ async fn the_end_of_a_cell_is_reported_even_if_its_caller_has_gone() {
 async fn the_end_of_a_rewinding_is_reported_even_if_its_caller_has_gone() {
     let world = World::full(Setup::default()).await;
     let (session, _) = open(&world).await;
-    let (sender, told) = oneshot::channel();
+    let (sender, received) = oneshot::channel();
     let done = |rewound: &Result<Rewound, SessionError>| {
         let _ = sender.send(rewound.as_ref().ok().map(|it| it.cells));
     };
     assert!(tokio::time::timeout(ms(10), session.rewind(2, done)).await.is_err());
-    assert_eq!(told.await, Ok(Some(2)));
+    assert_eq!(received.await, Ok(Some(2)));
     drop(session);
     world.end().await;
 }

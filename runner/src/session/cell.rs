@@ -74,17 +74,17 @@ impl Session<'_> {
         }
         super::reap();
         let Ended { said, shown_dropped, .. } = ended;
-        let exit = ended.into_exit(&before, &cell.disks);
+        let exit = ended.into_exit(&before, &cell.bounds.disks);
         self.counted = cgroup::Counters::read();
         let background_dropped = self.background.send(self.to_server)?;
         let (more_files, in_tmp) = changes::report(
             &self.workdir,
             &mut self.listing,
-            cell.files.as_ref(),
+            cell.bounds.files.as_ref(),
             exit.wall,
             self.to_server,
         )?;
-        if cell.files.is_some() {
+        if cell.bounds.files.is_some() {
             self.listing.turn();
         }
         Ok(CellEnded {

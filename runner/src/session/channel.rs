@@ -76,7 +76,7 @@ pub(super) struct Channel {
 }
 
 impl Channel {
-    /// Takes the runner's end. The kernel of the system says who sends what from now on.
+    /// Takes the runner's end. From now on the operating system names the sender of each message.
     pub(super) fn new(socket: OwnedFd) -> io::Result<Self> {
         rustix::io::ioctl_fionbio(&socket, true)?;
         sockopt::set_socket_passcred(&socket, true)?;
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_is_skipped_and_what_is_wrong_is_an_error() {
+    fn long_messages_are_skipped_and_invalid_ones_are_errors() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let mut channel = Channel::new(ours.into()).unwrap();
         let long = message(b'd', &vec![0; MAX_MESSAGE + 1]);

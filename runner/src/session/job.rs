@@ -57,14 +57,14 @@ pub(crate) fn run_job(
         }
     };
     let spawn = started.elapsed();
-    let limits = (job.deadline, &job.output);
-    let running = Running::program(process, Others::End(spares), started, cpu_before, limits);
+    let others = Others::End(spares);
+    let running = Running::program(process, others, started, cpu_before, &job.bounds);
     let ended = session.supervise(running, &stdin, 0)?;
-    let exit = ended.into_exit(&session.counted, &job.disks);
+    let exit = ended.into_exit(&session.counted, &job.bounds.disks);
     let (more_files, in_tmp) = changes::report(
         &session.workdir,
         &mut given,
-        job.files.as_ref(),
+        job.bounds.files.as_ref(),
         exit.wall,
         session.to_server,
     )?;

@@ -71,6 +71,14 @@ enum Expected {
     Prepared,
 }
 
+/// How a kernel has done what it was asked.
+enum Answered {
+    /// In a child, with a checkpoint before it.
+    InChild(KernelProcess),
+    /// Without a child: there is a checkpoint already, or there can't be one.
+    Alone(Result<(), NoCheckpoint>),
+}
+
 /// A cell that the kernel has begun.
 pub(super) struct Begun {
     pub(super) pipes: [Option<File>; 2],
@@ -184,11 +192,9 @@ impl Kernels {
         let message: [&[u8]; 4] = [&number, &[flags], columns, code];
         if self.interpreter == Interpreter::Node {
             self.current.channel.send(b'C', &message, &[], BEGIN_TIMEOUT)?;
-            let no_checkpoint = self.wait_for_begin(None, Expected::Started)?.1;
-            self.current.depth += 1;
-            self.current.found.get_or_insert(found);
+            let answered = self.wait_for_begin(None, Expected::Started)?;
             let pipes = std::mem::take(&mut self.own_pipes);
-            return Ok(Begun { pipes, no_checkpoint });
+            return Ok(self.begun(answered, found, pipes));
         }
         let ((stdout, out), (stderr, err)) = (pipe()?, pipe()?);
         let (ours, theirs) = UnixStream::pair()?;
@@ -196,23 +202,28 @@ impl Kernels {
         let passed = [out.as_fd(), err.as_fd(), theirs.as_fd()];
         self.current.channel.send(b'C', &message, &passed, BEGIN_TIMEOUT)?;
         drop((out, err, theirs));
-        let pipes = [Some(stdout), Some(stderr)];
-        match self.wait_for_begin(Some(channel), Expected::Started)? {
-            (Some(mut child), _) => {
-                child.depth += 1;
-                child.found = Some(found);
-                let parent = std::mem::replace(&mut self.current, child);
-                self.checkpoints.push(parent);
-                Ok(Begun { pipes, no_checkpoint: None })
+        let answered = self.wait_for_begin(Some(channel), Expected::Started)?;
+        Ok(self.begun(answered, found, [Some(stdout), Some(stderr)]))
+    }
+
+    /// Notes that a cell has begun. `found` are the processes that were there before.
+    fn begun(
+        &mut self,
+        answered: Answered,
+        found: HashSet<Pid>,
+        pipes: [Option<File>; 2],
+    ) -> Begun {
+        let was_prepared = std::mem::take(&mut self.is_prepared);
+        let no_checkpoint = match answered {
+            Answered::InChild(child) => {
+                self.checkpoints.push(std::mem::replace(&mut self.current, child));
+                None
             }
-            (None, no_checkpoint) => {
-                self.current.depth += 1;
-                self.current.found.get_or_insert(found);
-                let was_prepared = std::mem::take(&mut self.is_prepared);
-                let no_checkpoint = no_checkpoint.filter(|_| !was_prepared);
-                Ok(Begun { pipes, no_checkpoint })
-            }
-        }
+            Answered::Alone(checkpoint) => checkpoint.err().filter(|_| !was_prepared),
+        };
+        self.current.depth += 1;
+        self.current.found.get_or_insert(found);
+        Begun { pipes, no_checkpoint }
     }
 
     /// The checkpoint of the next cell can have been killed since it was made, for example when memory ran out. Then the cell needs
@@ -222,17 +233,17 @@ impl Kernels {
             && let Some(gone) = self.checkpoints.pop_if(|process| process.has_ended())
         {
             self.is_prepared = false;
-            // What its cell has started ends with the process that is the session now.
+            // Processes that its cell has started end with the process that is the session now.
             self.current.found = self.current.found.take().or(gone.found);
         }
     }
 
-    /// Returns the child, if one runs the cell.
+    /// Waits until the kernel has done what it was asked. `channel` is that of a child, if it may make one.
     fn wait_for_begin(
         &mut self,
         mut channel: Option<Channel>,
         expects: Expected,
-    ) -> io::Result<(Option<KernelProcess>, Option<NoCheckpoint>)> {
+    ) -> io::Result<Answered> {
         let began = Instant::now();
         let until = began + BEGIN_TIMEOUT;
         let mut nudge_at = began + NUDGE_EVERY;
@@ -251,14 +262,14 @@ impl Kernels {
                 let depth = self.current.depth;
                 let channel = channel.take().ok_or(io::ErrorKind::InvalidData)?;
                 let child = KernelProcess { pid, pidfd, channel, depth, found: None };
-                return Ok((Some(child), None));
+                return Ok(Answered::InChild(child));
             }
             let said = self.current.channel.next()?;
             let has_said = said.is_some();
             match said {
-                Some(Said::Started(checkpoint)) => return Ok((None, checkpoint.err())),
+                Some(Said::Started(checkpoint)) => return Ok(Answered::Alone(checkpoint)),
                 Some(Said::Prepared(checkpoint)) if expects == Expected::Prepared => {
-                    return Ok((None, checkpoint.err()));
+                    return Ok(Answered::Alone(checkpoint));
                 }
                 // It comes too late.
                 Some(Said::Prepared(_)) => {}
@@ -314,12 +325,11 @@ impl Kernels {
             return;
         }
         match self.fork_ahead() {
-            Ok(Some(child)) => {
-                let parent = std::mem::replace(&mut self.current, child);
-                self.checkpoints.push(parent);
+            Ok(Answered::InChild(child)) => {
+                self.checkpoints.push(std::mem::replace(&mut self.current, child));
                 self.is_prepared = true;
             }
-            Ok(None) => {}
+            Ok(Answered::Alone(_)) => {}
             // The next cell reports it.
             Err(_) => self.is_deaf = true,
         }
@@ -328,12 +338,12 @@ impl Kernels {
         }
     }
 
-    fn fork_ahead(&mut self) -> io::Result<Option<KernelProcess>> {
+    fn fork_ahead(&mut self) -> io::Result<Answered> {
         let (ours, theirs) = UnixStream::pair()?;
         let channel = Channel::new(ours.into())?;
         self.current.channel.send(b'P', &[], &[theirs.as_fd()], BEGIN_TIMEOUT)?;
         drop(theirs);
-        Ok(self.wait_for_begin(Some(channel), Expected::Prepared)?.0)
+        self.wait_for_begin(Some(channel), Expected::Prepared)
     }
 
     /// If a cell has not begun in the process that was made for it: goes back to the checkpoint of that process. Returns how many

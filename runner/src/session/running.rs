@@ -5,9 +5,7 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use isolator_runner::wire::{
-    Cell, CellRun, End, Failed, FailedCause, Kind, NoCheckpoint, OutputLimits,
-};
+use isolator_runner::wire::{Bounds, Cell, CellRun, End, Failed, FailedCause, Kind, NoCheckpoint};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::Session;
@@ -60,14 +58,14 @@ impl Running {
         others: Others,
         started: Instant,
         cpu_before: Duration,
-        (deadline, output): (Duration, &OutputLimits),
+        bounds: &Bounds,
     ) -> Self {
         let pipes = [process.stdout.take(), process.stderr.take()];
         Self {
             started,
-            deadline: started.checked_add(deadline),
+            deadline: started.checked_add(bounds.deadline),
             pid: process.pid,
-            output: Output::new(pipes, output),
+            output: Output::new(pipes, &bounds.output),
             program: Some(Program { process, others, cpu: Duration::ZERO }),
             no_checkpoint: None,
             cpu_before,
@@ -129,7 +127,6 @@ impl Running {
 impl Session<'_> {
     /// Begins a cell. `None` if there is nothing to run, or the kernel can't run it.
     pub(super) fn begin(&mut self, cell: &Cell, input: &[u8]) -> Result<Option<Running>, NotRun> {
-        let limits = (cell.deadline, &cell.output);
         match &cell.run {
             CellRun::Files => Ok(None),
             CellRun::Code { typescript, columns } => {
@@ -147,10 +144,10 @@ impl Session<'_> {
                 self.to_server.send_empty(Kind::Started)?;
                 Ok(Some(Running {
                     started,
-                    deadline: started.checked_add(cell.deadline),
+                    deadline: started.checked_add(cell.bounds.deadline),
                     pid,
                     program: None,
-                    output: Output::new(pipes, &cell.output),
+                    output: Output::new(pipes, &cell.bounds.output),
                     cpu_before,
                     no_checkpoint,
                     reaped: None,
@@ -163,8 +160,8 @@ impl Session<'_> {
                 self.to_server.send_empty(Kind::Started)?;
                 let started = Instant::now();
                 let process = self.spawn(argv, env, &folder, input)?;
-                let others = Others::Stay(found);
-                Ok(Some(Running::program(process, others, started, Duration::ZERO, limits)))
+                let (others, unused) = (Others::Stay(found), Duration::ZERO);
+                Ok(Some(Running::program(process, others, started, unused, &cell.bounds)))
             }
         }
     }

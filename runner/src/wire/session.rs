@@ -24,11 +24,10 @@
 //! The end of the server's stream is the end of the session. An interruption that comes when no cell runs does nothing.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Exit, Interpreter, OutputLimits, Packages, Wanted, WantedFiles};
+use super::{Bounds, Exit, Interpreter, Packages, Wanted};
 
 /// Maximum number of things that a cell can show.
 pub const MAX_SHOWN: u32 = 500;
@@ -86,16 +85,10 @@ pub struct Cell {
     pub number: u32,
     /// How to run it.
     pub run: CellRun,
-    /// Directories whose file systems count when the disk limit is reported.
-    pub disks: Vec<String>,
-    /// From start to kill.
-    pub deadline: Duration,
-    /// How much of its output is kept.
-    pub output: OutputLimits,
+    /// Its bounds.
+    pub bounds: Bounds,
     /// Maximum size of the things that it shows, in bytes.
     pub shown: u64,
-    /// The created or changed files of the workspace that are reported, if any.
-    pub files: Option<WantedFiles>,
     /// Files of the tar that are appended to existing ones. The others replace them.
     pub appended: Vec<String>,
 }

@@ -76,9 +76,7 @@ impl Calls {
         note: &mut Note,
     ) -> Result<CommandServed, CallError> {
         let mut share = self.in_flight.share(&call.client);
-        if !share.grow(command.weight()) {
-            return Err(CallError::TooMuchAtOnce(self.config.requests.max_in_flight.as_usize()));
-        }
+        self.admit(&mut share, command.weight())?;
         match self.command(command, call, note).await {
             Err(CallError::SessionGone(gone)) => {
                 let answer = CommandAnswer::gone(&gone);
@@ -109,9 +107,7 @@ impl Calls {
             }
             CommandCall::Shell(arguments) => {
                 let session = self.session_of_command(arguments.session.clone(), call)?;
-                if let Some(command) = &arguments.command {
-                    note.code(command);
-                }
+                note.code(arguments.command.as_deref());
                 let job = resolve::command(*arguments, &session.language, &self.config)?;
                 self.step_for_command(session, job, call, note).await
             }
@@ -148,12 +144,8 @@ impl Calls {
     ) -> Result<CommandServed, CallError> {
         let RunOptions { files, stdin, max_wait_ms } = options;
         resolve::check_stdin(stdin.len(), &self.config)?;
-        if let Some(code) = &arguments.entrypoint_code {
-            note.code(code);
-        }
-        if let Some(snippet) = &arguments.snippet_name {
-            note.snippet(snippet);
-        }
+        note.code(arguments.entrypoint_code.as_deref());
+        note.snippet(arguments.snippet_name.as_deref());
         let mut job = resolve::program(arguments, &self.config, &self.snippets)?;
         refuse_more_than_memory(&job.run.workspace, &stdin, job.run.resources.memory)?;
         if !stdin.is_empty() {
@@ -224,11 +216,11 @@ impl Calls {
     ) -> Result<StepJob, CallError> {
         let (config, language) = (&self.config, &session.language);
         let policies = session.policies(config);
-        let Some(code) = &arguments.entrypoint_code else {
+        note.code(arguments.entrypoint_code.as_deref());
+        if arguments.entrypoint_code.is_none() {
             let files = arguments.additional_files;
             return Ok(resolve::files(files, language, session.resources, policies, config)?);
-        };
-        note.code(code);
+        }
         let resources = session.resources;
         let mut job = resolve::cell(arguments, language, resources, policies, config)?;
         let CellOptions { columns: width, name, sent } = options;

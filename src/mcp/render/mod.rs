@@ -47,11 +47,9 @@ pub(crate) struct Answer {
 
 /// Renders the results of one client's calls.
 pub(super) struct Renderer<'a> {
-    /// The calls.
     pub calls: &'a Calls,
     /// Files and long output, to be read later.
     pub results: &'a Results,
-    /// The client.
     pub client: &'a Client,
 }
 

@@ -36,6 +36,8 @@ const NAME: &str = "name";
 
 const JSON: &str = "application/json";
 
+const NO_SET: &str = "there is no such set of packages";
+
 /// The resources of a server.
 #[derive(Clone)]
 pub(crate) struct Resources {
@@ -53,6 +55,8 @@ enum Address<'a> {
     Pool,
     Snippet(&'a str),
     Packages(&'a str),
+    /// The sessions of a client, or something of one.
+    Sessions,
 }
 
 impl<'a> Address<'a> {
@@ -60,6 +64,7 @@ impl<'a> Address<'a> {
         match uri {
             LANGUAGES => Some(Self::Languages),
             POOL => Some(Self::Pool),
+            _ if sessions::is_one(uri) => Some(Self::Sessions),
             _ => {
                 let set = || uri.strip_prefix(packages::PREFIX).map(Self::Packages);
                 uri.strip_prefix(SNIPPET).map(Self::Snippet).or_else(set)
@@ -90,9 +95,12 @@ impl Resources {
         Self { config, snippets, pools, sessions, packages }
     }
 
-    /// Those from before another configuration can still be read.
-    fn reads_sessions(&self) -> bool {
-        self.has_sessions() || self.sessions.is_any_open()
+    /// The address that a text is. Sessions from before another configuration can still be read.
+    fn address<'u>(&self, uri: &'u str) -> Result<Address<'u>, ErrorData> {
+        let reads_sessions = || self.has_sessions() || self.sessions.is_any_open();
+        Address::parse(uri)
+            .filter(|address| *address != Address::Sessions || reads_sessions())
+            .ok_or_else(|| not_found(uri, "there is no such resource"))
     }
 
     fn has_sessions(&self) -> bool {
@@ -169,32 +177,26 @@ impl Resources {
         uri: &str,
         client: &Client,
     ) -> Result<ReadResourceResult, ErrorData> {
-        if sessions::is_one(uri) && self.reads_sessions() {
-            let contents = sessions::read(&self.sessions, client, uri).await?;
-            return Ok(ReadResourceResult::new(vec![contents]));
-        }
-        let (text, mime_type) = match Address::parse(uri) {
-            Some(Address::Languages) => {
+        let (text, mime_type) = match self.address(uri)? {
+            Address::Languages => {
                 (as_json(&languages::of(&self.config, &self.pools, &self.packages))?, JSON)
             }
-            Some(Address::Pool) => {
+            Address::Pool => {
                 (as_json(&pool::of(&self.pools, &self.sessions, &self.packages).await)?, JSON)
             }
-            Some(Address::Packages(name)) => {
+            Address::Packages(name) => {
                 let set = packages::one(&self.packages, name);
-                (
-                    as_json(
-                        &set.ok_or_else(|| not_found(uri, "there is no such set of packages"))?,
-                    )?,
-                    JSON,
-                )
+                (as_json(&set.ok_or_else(|| not_found(uri, NO_SET))?)?, JSON)
             }
-            Some(Address::Snippet(name)) => {
+            Address::Snippet(name) => {
                 let snippet = self.snippet(uri, name)?;
                 let mime_type = media_type::of_text(&snippet.file_name);
                 (snippet.code, mime_type)
             }
-            None => return Err(not_found(uri, "there is no such resource")),
+            Address::Sessions => {
+                let contents = sessions::read(&self.sessions, client, uri).await?;
+                return Ok(ReadResourceResult::new(vec![contents]));
+            }
         };
         let contents = ResourceContents::text(text, uri).with_mime_type(mime_type);
         Ok(ReadResourceResult::new(vec![contents]))
@@ -206,8 +208,8 @@ impl Resources {
     ///
     /// A message for the caller, if they can't.
     pub(crate) fn check_subscribable(&self, uri: &str) -> Result<(), ErrorData> {
-        match Address::parse(uri) {
-            Some(Address::Snippet(name)) => match self.snippets.get(name) {
+        match self.address(uri)? {
+            Address::Snippet(name) => match self.snippets.get(name) {
                 // Fixing it is a change.
                 Ok(_) | Err(SnippetError::Ambiguous { .. } | SnippetError::Unreadable { .. }) => {
                     Ok(())
@@ -215,20 +217,14 @@ impl Resources {
                 Err(error) => Err(not_found(uri, &error)),
             },
             // Its sets of packages come and go.
-            Some(Address::Languages) if !self.config.packages.sets.is_empty() => Ok(()),
-            Some(Address::Packages(name)) if self.config.packages.sets.contains_key(name) => Ok(()),
-            Some(Address::Packages(_)) => Err(not_found(uri, "there is no such set of packages")),
-            Some(Address::Languages | Address::Pool) => {
+            Address::Languages if !self.config.packages.sets.is_empty() => Ok(()),
+            Address::Packages(name) if self.config.packages.sets.contains_key(name) => Ok(()),
+            Address::Packages(_) => Err(not_found(uri, NO_SET)),
+            Address::Languages | Address::Pool | Address::Sessions => {
                 let message =
                     format!("changes of {uri} are not announced: read it when you need it");
                 Err(ErrorData::invalid_params(message, Some(json!({ "uri": uri }))))
             }
-            None if sessions::is_one(uri) && self.reads_sessions() => {
-                let message =
-                    format!("changes of {uri} are not announced: read it when you need it");
-                Err(ErrorData::invalid_params(message, Some(json!({ "uri": uri }))))
-            }
-            None => Err(not_found(uri, "there is no such resource")),
         }
     }
 

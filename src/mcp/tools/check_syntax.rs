@@ -1,9 +1,11 @@
 //! The tool `check_syntax`.
 
-use rmcp::model::{Tool, ToolAnnotations};
+use rmcp::model::Tool;
 use serde_json::{Value, json};
 
-use super::{admit_invalid_arguments, answer_schema, object, offer_packages, plain_schema};
+use super::{
+    admit_invalid_arguments, answer_schema, offer_packages, plain_schema, read_only, tool,
+};
 use crate::calls::ToolName;
 use crate::config::Config;
 use crate::request::arguments::CheckSyntax;
@@ -22,14 +24,6 @@ pub(super) fn check_syntax(config: &Config) -> Tool {
     input["properties"]["language"]["enum"] = names;
     offer_packages(&mut input, config, None);
     input["required"] = json!(["language", "code"]);
-    Tool::new(ToolName::CheckSyntax.as_str(), DESCRIPTION, object(input))
-        .with_title("Check syntax")
-        .with_raw_output_schema(object(output))
-        .with_annotations(
-            ToolAnnotations::new()
-                .read_only(true)
-                .destructive(false)
-                .idempotent(true)
-                .open_world(false),
-        )
+    let annotations = read_only().idempotent(true);
+    tool(ToolName::CheckSyntax, "Check syntax", DESCRIPTION, [input, output], annotations)
 }

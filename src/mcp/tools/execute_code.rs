@@ -1,9 +1,8 @@
 //! The tool `execute_code`: its schemas, and its description for the model.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
-use rmcp::model::{JsonObject, Tool, ToolAnnotations};
+use rmcp::model::Tool;
 use serde_json::{Value, json};
 
 use crate::calls::ToolName;
@@ -14,17 +13,14 @@ use crate::request::snippets::{Listed, Snippets};
 use crate::result::report::Report;
 
 use super::{
-    answer_schema, describe_packages, object, offer_packages, plain_schema, tell_usual_resources,
+    answer_schema, describe_packages, offer_packages, plain_schema, read_only,
+    tell_usual_resources, tool,
 };
 
 /// The tool's definition. It is built again for each listing, because snippets change.
 pub(super) fn execute_code(config: &Config, snippets: &Snippets) -> Tool {
-    Tool::new(ToolName::ExecuteCode.as_str(), description(config), input_schema(config, snippets))
-        .with_title("Execute code")
-        .with_raw_output_schema(object(answer_schema::<Report>()))
-        .with_annotations(
-            ToolAnnotations::new().read_only(true).destructive(false).open_world(false),
-        )
+    let schemas = [input_schema(config, snippets), answer_schema::<Report>()];
+    tool(ToolName::ExecuteCode, "Execute code", description(config), schemas, read_only())
 }
 
 fn description(config: &Config) -> String {
@@ -57,7 +53,7 @@ fn description(config: &Config) -> String {
     text
 }
 
-fn input_schema(config: &Config, snippets: &Snippets) -> Arc<JsonObject> {
+fn input_schema(config: &Config, snippets: &Snippets) -> Value {
     let mut schema = plain_schema::<Arguments>();
     let properties = &mut schema["properties"];
     properties["language"]["enum"] = config.languages.keys().cloned().collect::<Value>();
@@ -72,7 +68,7 @@ fn input_schema(config: &Config, snippets: &Snippets) -> Arc<JsonObject> {
     properties["cpus"]["maximum"] = json!(config.limits.max_cpu.as_cores());
     tell_usual_resources(properties, config.languages.values().map(|it| &**it));
     offer_packages(&mut schema, config, None);
-    object(schema)
+    schema
 }
 
 /// The stored programs: each with its arguments and what its first line says, or less if these are many. Every conversation pays for

@@ -1,9 +1,9 @@
 //! The tool `get_result`.
 
-use rmcp::model::{Tool, ToolAnnotations};
+use rmcp::model::Tool;
 use serde_json::json;
 
-use super::{like_execute_code, object, plain_schema};
+use super::{like_execute_code, plain_schema, read_only, tool};
 use crate::calls::ToolName;
 use crate::config::Config;
 use crate::duration;
@@ -20,14 +20,7 @@ pub(super) fn get_result(config: &Config) -> Tool {
     );
     let mut input = plain_schema::<GetResult>();
     input["required"] = json!(["handle"]);
-    Tool::new(ToolName::GetResult.as_str(), description, object(input))
-        .with_title("Get the result of a long run")
-        .with_raw_output_schema(object(like_execute_code(json!({}))))
-        .with_annotations(
-            ToolAnnotations::new()
-                .read_only(true)
-                .destructive(false)
-                .idempotent(true)
-                .open_world(false),
-        )
+    let schemas = [input, like_execute_code(json!({}))];
+    let annotations = read_only().idempotent(true);
+    tool(ToolName::GetResult, "Get the result of a long run", description, schemas, annotations)
 }

@@ -6,11 +6,13 @@ mod get_result;
 mod sessions;
 mod test_code;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use rmcp::model::{JsonObject, Tool};
+use rmcp::model::{Tool, ToolAnnotations, object};
 use schemars::JsonSchema;
+use schemars::generate::SchemaSettings;
 use serde_json::{Value, json};
 
 use crate::calls::ToolName;
@@ -149,7 +151,11 @@ const KEYWORDS: [&str; 8] =
 /// Every conversation pays for it, so it only names what is in the objects of lists: the description of a list says what a model has
 /// to know of them.
 fn plain_schema<T: JsonSchema>() -> Value {
-    let mut schema = schemars::schema_for!(T).to_value();
+    schema_of::<T>(SchemaSettings::draft2020_12())
+}
+
+fn schema_of<T: JsonSchema>(settings: SchemaSettings) -> Value {
+    let mut schema = settings.into_generator().into_root_schema_for::<T>().to_value();
     simplify(&mut schema);
     if let Some(schema) = schema.as_object_mut() {
         schema.remove("description");
@@ -181,7 +187,7 @@ const PLAIN: [&str; 13] = [
 /// The schema of answers, without what no host has to know: which numbers there can be, and what is not always in the objects of
 /// lists.
 fn answer_schema<T: JsonSchema>() -> Value {
-    let mut schema = plain_schema::<T>();
+    let mut schema = schema_of::<T>(SchemaSettings::draft2020_12().for_serialize());
     for (name, property) in properties(&mut schema) {
         let is_plain = PLAIN.contains(&name.as_str());
         retain(
@@ -228,6 +234,13 @@ fn simplify(schema: &mut Value) {
         // A smaller number is refused with a message.
         schema.retain(|keyword, value| keyword != "minimum" || value.as_f64() != Some(0.0));
     }
+    // What may be missing is left out, and never null.
+    if let Some(kind) = schema.get_mut("type")
+        && let Some(kinds) = kind.as_array_mut()
+    {
+        kinds.retain(|kind| kind != "null");
+        *kind = kinds.pop().unwrap_or_default();
+    }
     properties(schema).for_each(|(_, property)| simplify(property));
     schema.get_mut("items").into_iter().for_each(simplify);
 }
@@ -239,11 +252,23 @@ fn admit_invalid_arguments(schema: &mut Value) {
     }
 }
 
-fn object(schema: Value) -> Arc<JsonObject> {
-    match schema {
-        Value::Object(object) => Arc::new(object),
-        _ => Arc::default(),
-    }
+/// A tool without its icons.
+fn tool(
+    name: ToolName,
+    title: &'static str,
+    description: impl Into<Cow<'static, str>>,
+    [input, output]: [Value; 2],
+    annotations: ToolAnnotations,
+) -> Tool {
+    Tool::new(name.as_str(), description, object(input))
+        .with_title(title)
+        .with_raw_output_schema(Arc::new(object(output)))
+        .with_annotations(annotations)
+}
+
+/// The hints of a tool that changes nothing that lives on: a program leaves its sandbox alone with what it has done.
+fn read_only() -> ToolAnnotations {
+    ToolAnnotations::new().read_only(true).destructive(false).open_world(false)
 }
 
 #[cfg(test)]

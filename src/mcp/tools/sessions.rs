@@ -6,7 +6,7 @@
 use rmcp::model::{Tool, ToolAnnotations};
 use serde_json::{Value, json};
 
-use super::{like_execute_code, object, offer_packages, plain_schema, tell_usual_resources};
+use super::{like_execute_code, offer_packages, plain_schema, tell_usual_resources, tool};
 use crate::calls::ToolName;
 use crate::config::Config;
 use crate::duration;
@@ -53,7 +53,7 @@ pub(super) fn open_session(config: &Config) -> Tool {
     {
         properties.remove("packages");
     }
-    tool(ToolName::OpenSession, "Open a session", &description, input, output, false)
+    tool(ToolName::OpenSession, "Open a session", description, [input, output], changing(false))
 }
 
 /// The definition of `run_command`.
@@ -64,7 +64,7 @@ pub(super) fn run_command() -> Tool {
     let output = like_execute_code(json!({ "handle": handle }));
     let description = "Runs a shell command in a session's sandbox, in its working directory. Processes that it leaves in the \
                        background live on, but run only while a call does.";
-    tool(ToolName::RunCommand, "Run a command", description, input, output, false)
+    tool(ToolName::RunCommand, "Run a command", description, [input, output], changing(false))
 }
 
 /// The definition of `rewind_session`.
@@ -76,7 +76,7 @@ pub(super) fn rewind_session() -> Tool {
         "can_rewind": { "type": "integer", "description": "How many more can be." },
     }});
     let description = "Undoes the last cells of a Python session: variables are as before them. Files are not undone.";
-    tool(ToolName::RewindSession, "Rewind a session", description, input, output, false)
+    tool(ToolName::RewindSession, "Rewind a session", description, [input, output], changing(false))
 }
 
 /// The definition of `interrupt_session`.
@@ -87,7 +87,13 @@ pub(super) fn interrupt_session() -> Tool {
         "interrupted": { "type": "boolean", "description": "Whether something was running." },
     }});
     let description = "Interrupts the cell or command that is running in a session, as Ctrl-C does. What it did until then stays.";
-    tool(ToolName::InterruptSession, "Interrupt a session", description, input, output, false)
+    tool(
+        ToolName::InterruptSession,
+        "Interrupt a session",
+        description,
+        [input, output],
+        changing(false),
+    )
 }
 
 /// The definition of `close_session`.
@@ -98,29 +104,18 @@ pub(super) fn close_session() -> Tool {
         "closed": { "type": "boolean", "description": "Whether it was open." },
     }});
     let description = "Ends a session and removes its sandbox with everything in it.";
-    tool(ToolName::CloseSession, "Close a session", description, input, output, true)
+    tool(ToolName::CloseSession, "Close a session", description, [input, output], changing(true))
 }
 
 fn text(description: &str) -> Value {
     json!({ "type": "string", "description": description })
 }
 
-fn tool(
-    name: ToolName,
-    title: &'static str,
-    description: &str,
-    input: Value,
-    output: Value,
-    is_destructive: bool,
-) -> Tool {
-    Tool::new(name.as_str(), description.to_owned(), object(input))
-        .with_title(title)
-        .with_raw_output_schema(object(output))
-        .with_annotations(
-            ToolAnnotations::new()
-                .read_only(false)
-                .destructive(is_destructive)
-                .idempotent(name == ToolName::CloseSession)
-                .open_world(false),
-        )
+/// The hints of a tool that changes a session. The one that destroys it does nothing more if it is called again.
+fn changing(is_destructive: bool) -> ToolAnnotations {
+    ToolAnnotations::new()
+        .read_only(false)
+        .destructive(is_destructive)
+        .idempotent(is_destructive)
+        .open_world(false)
 }

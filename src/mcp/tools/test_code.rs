@@ -2,14 +2,14 @@
 
 use isolator_pool::engine::limits::LimitKind;
 use isolator_pool::run::outcome::Outcome;
-use rmcp::model::{Tool, ToolAnnotations};
+use rmcp::model::Tool;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{
-    admit_invalid_arguments, answer_schema, object, offer_packages, plain_schema,
-    tell_usual_resources,
+    admit_invalid_arguments, answer_schema, offer_packages, plain_schema, read_only,
+    tell_usual_resources, tool,
 };
 use crate::calls::ToolName;
 use crate::config::{Config, Language};
@@ -79,34 +79,24 @@ struct AnyTested {
     /// How far the program came.
     phase: Phase,
     /// false if it was not run.
-    #[serde(default)]
     valid: bool,
     /// What is wrong with its syntax.
-    #[serde(default)]
     error: String,
     /// The line of the error, from 1.
-    #[serde(default)]
     line: u64,
     /// The offset in the line, from 1.
-    #[serde(default)]
     offset: u64,
     /// The line's text, without the space around it.
-    #[serde(default)]
     context: String,
     /// The first 20 violations of what the operator forbids.
-    #[serde(default)]
     violations: Vec<Violation>,
     /// What it printed on standard output.
-    #[serde(default)]
     stdout: String,
     /// What it printed on standard error.
-    #[serde(default)]
     stderr: String,
     /// Its exit code; 124 after a timeout, 128 plus the number of a signal that ended it.
-    #[serde(default)]
     exit_code: i32,
     /// What else there is to know about the run.
-    #[serde(default)]
     notes: Vec<String>,
 }
 
@@ -173,12 +163,7 @@ pub(super) fn test_code(config: &Config, language: &Language) -> Tool {
          (stdout, stderr, exit_code; 124 after a timeout).",
         language.name
     );
-    Tool::new(ToolName::TestCode.as_str(), description, object(input))
-        .with_title("Test code")
-        .with_raw_output_schema(object(output))
-        .with_annotations(
-            ToolAnnotations::new().read_only(true).destructive(false).open_world(false),
-        )
+    tool(ToolName::TestCode, "Test code", description, [input, output], read_only())
 }
 
 #[cfg(test)]

@@ -5,7 +5,6 @@
 //! is written only as the bytecode of the same files.
 
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -20,8 +19,8 @@ use super::error::BuildError;
 use super::sandboxes::{self, Sandboxes};
 use crate::config::Language;
 use crate::packages::blocking::blocking;
-use crate::packages::store::StoreError;
 use crate::packages::store::tree::{EntryKind, TreeEntry};
+use crate::packages::store::{AtPath as _, StoreError, remove_file};
 
 /// The program that compiles the files of a batch.
 const PROGRAM: &str = include_str!("compile.py");
@@ -156,7 +155,7 @@ fn request(language: &Language, batch: &[Module]) -> Result<RunRequest, BuildErr
     let mut workspace = WorkspaceBuilder::new(limits);
     let name = workspace.add(&language.default_file, PROGRAM.into())?;
     for (index, module) in batch.iter().enumerate() {
-        let source = fs::read(&module.path).map_err(|error| StoreError::io(&module.path, error))?;
+        let source = fs::read(&module.path).at(&module.path)?;
         workspace.add(&format!("s/{index}"), source)?;
     }
     // Bytecode is seldom larger than twice its source; each file has a header.
@@ -199,21 +198,11 @@ fn write_one(module: &Path, tag: &str, bytes: &[u8]) -> Result<(), StoreError> {
         return Ok(());
     };
     let folder = folder.join("__pycache__");
-    match fs::create_dir(&folder) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-            return Err(StoreError::io(&folder, error));
-        }
-        _ => {}
-    }
+    fs::create_dir_all(&folder).at(&folder)?;
     let path = folder.join(format!("{stem}.{tag}.pyc"));
     // One that came with the package may be linked to the tool's cache.
-    match fs::remove_file(&path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            return Err(StoreError::io(&path, error));
-        }
-        _ => {}
-    }
-    fs::write(&path, bytes).map_err(|error| StoreError::io(&path, error))
+    remove_file(&path)?;
+    fs::write(&path, bytes).at(&path)
 }
 
 #[cfg(test)]

@@ -36,7 +36,6 @@ const COMMON: [&str; 24] = [
 
 /// The variables of a tool with their names, and the credentials in them.
 pub(super) struct Environment {
-    /// The variables.
     pub variables: BTreeMap<String, OsString>,
     /// The credentials, which must not be shown.
     pub secrets: Secrets,

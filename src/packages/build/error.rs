@@ -36,7 +36,6 @@ pub(crate) enum BuildError {
     /// The image was asked for its interpreter, and there is no usable answer.
     #[error("which packages fit the image of {language} is not known: {why}")]
     Target {
-        /// The language.
         language: String,
         /// The cause.
         #[source]
@@ -140,7 +139,6 @@ pub(crate) enum BuildError {
          package may be far too long; ask for fewer packages or other versions, or raise packages.buildMemoryMB"
     )]
     Memory {
-        /// The tool.
         tool: &'static str,
         /// Its limit, in MiB.
         most: u64,
@@ -206,7 +204,6 @@ pub(crate) enum TargetError {
     /// The program failed.
     #[error("asking its interpreter ended with {status} {}", quoted(last))]
     Failed {
-        /// Its status.
         status: &'static str,
         /// The last line that it has printed.
         last: String,

@@ -9,8 +9,8 @@ use isolator_pool::folders;
 use isolator_pool::quote::escaped;
 use pep440_rs::{Version, VersionSpecifiers};
 
-use crate::packages::store::StoreError;
 use crate::packages::store::tree::{EntryKind, TreeEntry};
+use crate::packages::store::{AtPath as _, StoreError, remove_file};
 
 /// Most modules of a set that are listed.
 const MOST_MODULES: usize = 5_000;
@@ -24,13 +24,7 @@ const LIBRARIES: [&str; 2] = ["lib", "lib64"];
 /// Moves the modules from where the Python of this machine looks for them to where the image's does.
 pub(super) fn python(files: &Path, minor: &str, executable: &str) -> Result<(), StoreError> {
     // uv's lock for several that install into one folder.
-    let lock = files.join(".lock");
-    match fs::remove_file(&lock) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            return Err(StoreError::io(&lock, error));
-        }
-        _ => {}
-    }
+    remove_file(&files.join(".lock"))?;
     let place = files.join(format!("lib/python{minor}"));
     for library in LIBRARIES {
         let library = files.join(library);
@@ -44,10 +38,10 @@ pub(super) fn python(files: &Path, minor: &str, executable: &str) -> Result<(), 
     }
     let other = files.join("lib64");
     if other.is_dir() && read_dir(&other)?.is_empty() {
-        fs::remove_dir(&other).map_err(|error| StoreError::io(&other, error))?;
+        fs::remove_dir(&other).at(&other)?;
     }
     let modules = place.join("site-packages");
-    fs::create_dir_all(&modules).map_err(|error| StoreError::io(&modules, error))?;
+    fs::create_dir_all(&modules).at(&modules)?;
     for script in read_dir(&files.join("bin"))? {
         rewrite_script(&script.path(), executable)?;
     }
@@ -56,10 +50,9 @@ pub(super) fn python(files: &Path, minor: &str, executable: &str) -> Result<(), 
 
 /// The entries of a folder, which may be missing.
 fn read_dir(folder: &Path) -> Result<Vec<fs::DirEntry>, StoreError> {
-    let failed = |error| StoreError::io(folder, error);
     match fs::read_dir(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-        entries => entries.map_err(failed)?.collect::<Result<_, _>>().map_err(failed),
+        entries => entries.at(folder)?.collect::<Result<_, _>>().at(folder),
     }
 }
 
@@ -67,9 +60,9 @@ fn read_dir(folder: &Path) -> Result<Vec<fs::DirEntry>, StoreError> {
 fn merge(from: &Path, to: &Path) -> Result<(), StoreError> {
     if !to.exists() {
         if let Some(parent) = to.parent() {
-            fs::create_dir_all(parent).map_err(|error| StoreError::io(parent, error))?;
+            fs::create_dir_all(parent).at(parent)?;
         }
-        return fs::rename(from, to).map_err(|error| StoreError::io(from, error));
+        return fs::rename(from, to).at(from);
     }
     // Without recursion, because packages can nest folders deeply.
     let mut ahead = vec![(from.to_owned(), to.to_owned())];
@@ -79,12 +72,12 @@ fn merge(from: &Path, to: &Path) -> Result<(), StoreError> {
             if is_folder(&to) && is_folder(&from) {
                 ahead.push((from, to));
             } else {
-                fs::rename(&from, &to).map_err(|error| StoreError::io(&from, error))?;
+                fs::rename(&from, &to).at(&from)?;
             }
         }
     }
     // Only folders are left.
-    folders::remove(from).map(drop).map_err(|error| StoreError::io(from, error))
+    folders::remove(from).map(drop).at(from)
 }
 
 /// Whether this is a folder, and not a link to one.
@@ -94,14 +87,13 @@ fn is_folder(path: &Path) -> bool {
 
 /// Lets a script start with the image's interpreter instead of this machine's.
 fn rewrite_script(path: &Path, executable: &str) -> Result<(), StoreError> {
-    let failed = |error| StoreError::io(path, error);
-    let metadata = fs::symlink_metadata(path).map_err(failed)?;
+    let metadata = fs::symlink_metadata(path).at(path)?;
     if !metadata.is_file() || metadata.len() > LARGEST_SCRIPT {
         return Ok(());
     }
     let mut content = Vec::new();
-    let file = fs::File::open(path).map_err(failed)?;
-    file.take(LARGEST_SCRIPT).read_to_end(&mut content).map_err(failed)?;
+    let file = fs::File::open(path).at(path)?;
+    file.take(LARGEST_SCRIPT).read_to_end(&mut content).at(path)?;
     let Some(rest) = after_interpreter(&content) else { return Ok(()) };
     // A new file: the old one may be linked to the tool's cache.
     let folder = path.parent().unwrap_or(path);
@@ -112,7 +104,7 @@ fn rewrite_script(path: &Path, executable: &str) -> Result<(), StoreError> {
         file.as_file().set_permissions(fs::Permissions::from_mode(0o755))?;
         file.persist(path).map(drop).map_err(|error| error.error)
     };
-    write().map_err(failed)
+    write().at(path)
 }
 
 /// The rest of a script after the lines that name Python, if it begins with them.
@@ -166,7 +158,7 @@ pub(super) fn for_other_python(
         match fs::File::open(&path).and_then(|file| file.take(LONGEST_HEAD).read_to_end(&mut head))
         {
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            read => drop(read.map_err(|error| StoreError::io(&path, error))?),
+            read => drop(read.at(&path)?),
         }
         let head = String::from_utf8_lossy(&head);
         let field = |wanted: &str| {

@@ -44,7 +44,7 @@ use crate::packages::lock::{
     read_bounded,
 };
 use crate::packages::store::tree::{self, TreeEntry, TreeError};
-use crate::packages::store::{Building, Store, StoreError, StoredSet};
+use crate::packages::store::{AtPath as _, Building, Store, StoreError, StoredSet};
 use crate::packages::target::{NODE_PROGRAM, PYTHON_PROGRAM, System, Target};
 use crate::requirement::Recipe;
 
@@ -116,10 +116,6 @@ impl Builder {
     }
 
     /// Finds the versions that fulfil the requirements, in the index as it is now. Dropping the future ends the tools.
-    ///
-    /// # Errors
-    ///
-    /// See [`BuildError`].
     pub(crate) async fn lock(
         &self,
         language: &Language,
@@ -130,10 +126,6 @@ impl Builder {
     }
 
     /// The same, but versions of a former lock are kept where they fulfil the requirements.
-    ///
-    /// # Errors
-    ///
-    /// See [`BuildError`].
     pub(crate) async fn lock_from(
         &self,
         language: &Language,
@@ -174,7 +166,7 @@ impl Builder {
         };
         resolved.map_err(|error| error.with_pins(&recipe.pins))?;
         let path = building.folder().join(locked);
-        let resolved = read_bounded(&path).map_err(|error| StoreError::io(&path, error))?;
+        let resolved = read_bounded(&path).at(&path)?;
         let resolved = match recipe.interpreter {
             Interpreter::Python => python::with_target(&target.name, &resolved),
             Interpreter::Node => resolved,
@@ -192,10 +184,6 @@ impl Builder {
     }
 
     /// Builds a set, unless the store has it. Dropping the future ends the tools and leaves nothing behind.
-    ///
-    /// # Errors
-    ///
-    /// See [`BuildError`].
     pub(crate) async fn build(
         &self,
         language: &Language,
@@ -372,5 +360,5 @@ where
 }
 
 fn write(path: &Path, text: &str) -> Result<(), StoreError> {
-    fs::write(path, text).map_err(|error| StoreError::io(path, error))
+    fs::write(path, text).at(path)
 }

@@ -5,7 +5,7 @@
 
 use std::ffi::OsString;
 use std::fs::{self, File};
-use std::io::{self, Write as _};
+use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
@@ -21,7 +21,7 @@ use super::secrets::credentials;
 use super::tool::{Call, Failed, Tools};
 use crate::config::Index;
 use crate::packages::lock::{PACKAGE, PACKAGE_LOCK};
-use crate::packages::store::StoreError;
+use crate::packages::store::{AtPath as _, remove_file};
 use crate::packages::target::System;
 
 const NPM: &str = "npm";
@@ -92,17 +92,11 @@ impl Tools<'_> {
     ) -> Result<(), BuildError> {
         self.npm(folder, &["ci", "--prefer-offline"], progress, say).await?;
         for name in [PACKAGE, PACKAGE_LOCK, "node_modules/.package-lock.json"] {
-            let path = folder.join(name);
-            match fs::remove_file(&path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    return Err(StoreError::io(&path, error).into());
-                }
-                _ => {}
-            }
+            remove_file(&folder.join(name))?;
         }
         // Without packages there is none.
         let modules = folder.join("node_modules");
-        fs::create_dir_all(&modules).map_err(|error| StoreError::io(&modules, error).into())
+        Ok(fs::create_dir_all(&modules).at(&modules)?)
     }
 
     async fn npm(
@@ -175,8 +169,7 @@ impl Tools<'_> {
         for (path, text) in [(user, text.as_str()), (global, "")] {
             let file =
                 File::options().write(true).create(true).truncate(true).mode(0o600).open(path);
-            file.and_then(|mut file| file.write_all(text.as_bytes()))
-                .map_err(|error| StoreError::io(path, error))?;
+            file.and_then(|mut file| file.write_all(text.as_bytes())).at(path)?;
         }
         env.set("npm_config_userconfig", user);
         env.set("npm_config_globalconfig", global);
@@ -251,12 +244,8 @@ struct Settings([PathBuf; 2]);
 
 impl Drop for Settings {
     fn drop(&mut self) {
-        for path in &self.0 {
-            if let Err(error) = fs::remove_file(path)
-                && error.kind() != io::ErrorKind::NotFound
-            {
-                tracing::warn!(%error, path = %path.display(), "a file with the credentials of an index could not be removed");
-            }
+        for error in self.0.iter().filter_map(|path| remove_file(path).err()) {
+            tracing::warn!(%error, "a file with the credentials of an index could not be removed");
         }
     }
 }

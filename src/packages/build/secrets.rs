@@ -6,6 +6,8 @@ use isolator_pool::quote::escaped_lines;
 use percent_encoding::percent_decode_str;
 use regex::Regex;
 
+use crate::pattern::pattern;
+
 /// The replacement for a credential.
 const HIDDEN: &str = "***";
 
@@ -13,19 +15,16 @@ const HIDDEN: &str = "***";
 const SHORTEST: usize = 4;
 
 /// Name and password in an address.
-static USER: LazyLock<Regex> =
-    LazyLock::new(|| regex(r"(?<begin>[A-Za-z][A-Za-z0-9+.-]*://)[^/\s?#]*@"));
+static USER: LazyLock<Regex> = pattern!(r"(?<begin>[A-Za-z][A-Za-z0-9+.-]*://)[^/\s?#]*@");
 
 /// The query of an address, which may be a token.
 static QUERY: LazyLock<Regex> =
-    LazyLock::new(|| regex(r#"(?<begin>[A-Za-z][A-Za-z0-9+.-]*://[^\s?"'<>]*)\?[^\s"'<>)]+"#));
+    pattern!(r#"(?<begin>[A-Za-z][A-Za-z0-9+.-]*://[^\s?"'<>]*)\?[^\s"'<>)]+"#);
 
 /// Settings and headers with credentials.
-static SETTING: LazyLock<Regex> = LazyLock::new(|| {
-    regex(
-        r#"(?i)(?<begin>(?:_auth(?:token)?|_password|authorization)["']?\s*[=:]\s*["']?(?:(?:basic|bearer)\s+)?)[^\s"',]+"#,
-    )
-});
+static SETTING: LazyLock<Regex> = pattern!(
+    r#"(?i)(?<begin>(?:_auth(?:token)?|_password|authorization)["']?\s*[=:]\s*["']?(?:(?:basic|bearer)\s+)?)[^\s"',]+"#
+);
 
 /// The credentials that a tool was given, in the spellings of its output.
 #[derive(Default, Clone)]
@@ -94,10 +93,6 @@ pub(super) fn credentials(address: &str) -> Option<(String, Option<String>)> {
         Some((user, password)) => (user.to_owned(), Some(password.to_owned())),
         None => (user.to_owned(), None),
     })
-}
-
-fn regex(pattern: &str) -> Regex {
-    Regex::new(pattern).expect("a constant pattern is valid")
 }
 
 #[cfg(test)]

@@ -52,7 +52,6 @@ pub(super) struct Tools<'t> {
 pub(super) struct Call<'c> {
     /// Its name.
     pub tool: &'static str,
-    /// The program.
     pub program: PathBuf,
     /// Its arguments. All users of the machine can see them.
     pub arguments: Vec<OsString>,
@@ -73,7 +72,6 @@ pub(super) struct Call<'c> {
 /// A tool that failed, with the end of its output.
 #[derive(Debug)]
 pub(super) struct Failed {
-    /// Its exit status.
     pub status: ExitStatus,
     /// The end of its output, without credentials.
     pub said: String,

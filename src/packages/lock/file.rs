@@ -24,9 +24,7 @@ const LARGEST: u64 = 32 << 20;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Locked {
-    /// Its name.
     pub name: String,
-    /// Its version.
     pub version: String,
     /// The packages that want it; none if only the requirements do.
     pub wanted_by: Vec<String>,
@@ -41,7 +39,6 @@ pub(crate) enum LockError {
     /// A file can't be read or written.
     #[error("{}: {error}", path.display())]
     Io {
-        /// Its path.
         path: PathBuf,
         /// The cause.
         #[source]
@@ -59,7 +56,6 @@ pub(crate) enum LockError {
     /// The lock in a folder can't be used.
     #[error("the lock in {} can't be used: {error}; `isolator packages lock` writes it again", folder.display())]
     Folder {
-        /// The folder.
         folder: PathBuf,
         /// The cause.
         #[source]

@@ -20,7 +20,6 @@ const HASHES: [&str; 4] = ["sha512-", "sha384-", "sha256-", "sha1-"];
 /// A package with its hash.
 #[derive(Debug, Clone)]
 pub(in crate::packages) struct Pinned {
-    /// The package.
     pub package: Locked,
     /// Where it is.
     pub path: String,

@@ -13,9 +13,7 @@ use crate::requirement::{PinnedFiles, Pins, Recipe};
 pub(crate) struct LockedPart {
     /// The name of the set.
     pub name: String,
-    /// Its recipe.
     pub recipe: Recipe,
-    /// Its lock.
     pub lock: Lock,
 }
 

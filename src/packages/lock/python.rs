@@ -7,6 +7,7 @@ use isolator_pool::quote::quoted;
 use regex::Regex;
 
 use super::file::{LockError, Locked, WANTED};
+use crate::pattern::pattern;
 use crate::requirement::{Pins, Recipe, normalised_python};
 
 /// The beginning of the line with the target of a lock.
@@ -15,7 +16,6 @@ const TARGET: &str = "# Target: ";
 /// A package with its hashes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::packages) struct Pinned {
-    /// The package.
     pub package: Locked,
     /// The SHA-256 of its files, sorted.
     pub hashes: Vec<String>,
@@ -66,14 +66,11 @@ pub(in crate::packages) fn with_target(target: &str, resolved: &str) -> String {
     format!("{TARGET}{target}\n{resolved}")
 }
 
-static PACKAGE: LazyLock<Regex> = LazyLock::new(|| {
-    regex(
-        r"^(?<name>[A-Za-z0-9][A-Za-z0-9._-]*)==(?<version>[A-Za-z0-9][A-Za-z0-9.+!_-]*)\s*(?<more>\\?)$",
-    )
-});
-static HASH: LazyLock<Regex> =
-    LazyLock::new(|| regex(r"^\s+--hash=sha256:(?<hash>[0-9a-f]{64})\s*(?<more>\\?)$"));
-static VIA: LazyLock<Regex> = LazyLock::new(|| regex(r"^\s+#\s+(?:via(?:\s+|$))?(?<name>.*)$"));
+static PACKAGE: LazyLock<Regex> = pattern!(
+    r"^(?<name>[A-Za-z0-9][A-Za-z0-9._-]*)==(?<version>[A-Za-z0-9][A-Za-z0-9.+!_-]*)\s*(?<more>\\?)$"
+);
+static HASH: LazyLock<Regex> = pattern!(r"^\s+--hash=sha256:(?<hash>[0-9a-f]{64})\s*(?<more>\\?)$");
+static VIA: LazyLock<Regex> = pattern!(r"^\s+#\s+(?:via(?:\s+|$))?(?<name>.*)$");
 
 /// The target of a lock, and its packages with their hashes.
 pub(in crate::packages) fn parse(text: &str) -> Result<(String, Vec<Pinned>), LockError> {
@@ -129,10 +126,6 @@ pub(in crate::packages) fn parse(text: &str) -> Result<(String, Vec<Pinned>), Lo
     }
     let target = target.ok_or_else(|| LockError::new("it does not say for what it was made"))?;
     Ok((target, packages))
-}
-
-fn regex(pattern: &str) -> Regex {
-    Regex::new(pattern).expect("a constant pattern is valid")
 }
 
 #[cfg(test)]

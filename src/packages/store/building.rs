@@ -13,7 +13,7 @@ use super::cache::{Slot, usage_of};
 use super::measure::Growth;
 use super::removal::{BUILDING_LOCK, remove_folder, remove_or_warn};
 use super::tree::{self, TreeEntry};
-use super::{Store, StoreError, StoredSet, new_name, write_set};
+use super::{AtPath as _, Store, StoreError, StoredSet, new_name, write_set};
 
 /// The folder that becomes the set.
 const SET: &str = "set";
@@ -63,7 +63,7 @@ impl Store {
                 removed => removed?,
             }
         }
-        fs::create_dir_all(&cache.folder).map_err(|error| StoreError::io(&cache.folder, error))?;
+        fs::create_dir_all(&cache.folder).at(&cache.folder)?;
         Building::begin(self, cache, before, most)
     }
 }
@@ -83,8 +83,7 @@ impl Building {
         // Otherwise a sweep could see the folder before its lock.
         let all = store.lock_all()?;
         let folder = store.folder.join("building").join(new_name());
-        let failed = |error| StoreError::io(&folder, error);
-        fs::create_dir(&folder).map_err(failed)?;
+        fs::create_dir(&folder).at(&folder)?;
         let remove = |error: StoreError| {
             remove_or_warn(&folder);
             error
@@ -95,9 +94,9 @@ impl Building {
             .read(true)
             .write(true)
             .open(&path)
-            .map_err(|error| remove(StoreError::io(&path, error)))?;
-        flock(&lock, FlockOperation::NonBlockingLockExclusive)
-            .map_err(|error| remove(StoreError::io(&path, error.into())))?;
+            .at(&path)
+            .map_err(remove)?;
+        flock(&lock, FlockOperation::NonBlockingLockExclusive).at(&path).map_err(remove)?;
         drop(all);
         let building = Self {
             store: store.clone(),
@@ -109,7 +108,7 @@ impl Building {
             cache_most,
         };
         let files = building.files();
-        fs::create_dir_all(&files).map_err(|error| StoreError::io(&files, error))?;
+        fs::create_dir_all(&files).at(&files)?;
         Ok(building)
     }
 
@@ -160,20 +159,20 @@ impl Building {
         let manifest = tree::manifest(&self.files(), entries)?;
         let write = |name: &str, content: &[u8]| {
             let path = new.join(name);
-            fs::write(&path, content).map_err(|error| StoreError::io(&path, error))
+            fs::write(&path, content).at(&path)
         };
         write(super::MANIFEST, manifest.as_bytes())?;
         write(super::USED, b"")?;
         write_set(&new.join(super::SET_FILE), set, &manifest)?;
         // After a power cut the set is there as a whole or not at all.
-        let folder = File::open(&new).map_err(|error| StoreError::io(&new, error))?;
-        syncfs(&folder).map_err(|error| StoreError::io(&new, error.into()))?;
+        let folder = File::open(&new).at(&new)?;
+        syncfs(&folder).at(&new)?;
         let place = self.store.set_folder(&set.hash)?;
         let all = self.store.lock_all()?;
         if place.join(super::SET_FILE).exists() {
             return Ok(());
         }
-        fs::rename(&new, &place).map_err(|error| StoreError::io(&place, error))?;
+        fs::rename(&new, &place).at(&place)?;
         drop(all);
         self.store.mark_verified(&set.hash);
         Ok(())

@@ -1,5 +1,6 @@
 //! The errors of the store.
 
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -37,7 +38,6 @@ pub(crate) enum StoreError {
     /// A file or folder can't be used.
     #[error("{}: {error}", path.display())]
     Io {
-        /// Its path.
         path: PathBuf,
         /// The cause.
         #[source]
@@ -54,5 +54,24 @@ impl StoreError {
             }
             _ => Self::Io { path: path.to_owned(), error },
         }
+    }
+}
+
+/// Adds the path to an error of a file or folder.
+pub(in crate::packages) trait AtPath<T> {
+    fn at(self, path: &Path) -> Result<T, StoreError>;
+}
+
+impl<T, E: Into<io::Error>> AtPath<T> for Result<T, E> {
+    fn at(self, path: &Path) -> Result<T, StoreError> {
+        self.map_err(|error| StoreError::io(path, error.into()))
+    }
+}
+
+/// Removes a file, which may be missing.
+pub(in crate::packages) fn remove_file(path: &Path) -> Result<(), StoreError> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed.at(path),
     }
 }

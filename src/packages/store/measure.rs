@@ -39,7 +39,6 @@ impl Usage {
 pub(crate) struct Growth {
     /// The folder of the build.
     pub(super) folder: PathBuf,
-    /// Its cache.
     pub(super) cache: PathBuf,
     /// The inodes that were in the cache when it began.
     pub(super) before: Arc<HashSet<u64>>,

@@ -42,6 +42,7 @@ use sha2::{Digest as _, Sha256};
 pub(crate) use building::Building;
 pub(crate) use cache::Cleared;
 pub(crate) use error::StoreError;
+pub(super) use error::{AtPath, remove_file};
 pub(crate) use measure::{Growth, Usage};
 
 use crate::hex::hex;
@@ -69,7 +70,6 @@ pub(crate) struct StoredSet {
     /// The index from which it came, without credentials; empty if the tools' own configuration said which.
     #[serde(default)]
     pub index: String,
-    /// Its requirements.
     pub requirements: Vec<String>,
     /// The hashes of the locks that held for a part of it, by the names of their sets.
     #[serde(default)]
@@ -114,7 +114,7 @@ impl Store {
             let mut made = fs::DirBuilder::new();
             // Only the sandboxes of this user see sets, and only through mounts.
             made.recursive(true).mode(0o700);
-            made.create(&path).map_err(|error| StoreError::io(&path, error))?;
+            made.create(&path).at(&path)?;
         }
         if let Err(error) = store.sweep() {
             tracing::warn!(%error, "what is left of packages was not removed");
@@ -281,12 +281,11 @@ impl Store {
 
     fn lock_file_of(&self, name: &str, operation: FlockOperation) -> Result<File, StoreError> {
         let path = self.folder.join(name);
-        let failed = |error| StoreError::io(&path, error);
-        let file = File::options().create(true).append(true).open(&path).map_err(failed)?;
+        let file = File::options().create(true).append(true).open(&path).at(&path)?;
         match retry_on_intr(|| flock(&file, operation)) {
             Ok(()) => Ok(file),
             Err(Errno::WOULDBLOCK) => Err(StoreError::InUse(name.to_owned())),
-            Err(error) => Err(failed(error.into())),
+            Err(error) => Err(StoreError::io(&path, error.into())),
         }
     }
 }
@@ -306,7 +305,7 @@ fn read_set<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, StoreError> {
 fn write_set(path: &Path, set: &StoredSet, manifest: &str) -> Result<(), StoreError> {
     let mut text = serde_json::to_value(set).expect("plain data is JSON");
     text["manifest"] = hash_of(manifest.as_bytes()).into();
-    fs::write(path, format!("{text:#}")).map_err(|error| StoreError::io(path, error))
+    fs::write(path, format!("{text:#}")).at(path)
 }
 
 /// Verifies that a set's files are as they were when it was built.
@@ -315,7 +314,7 @@ fn verify(folder: &Path, hash: &str) -> Result<(), StoreError> {
     let file: Option<ManifestHash> = read_set(&folder.join(SET_FILE))?;
     let file = file.ok_or_else(|| StoreError::NoSuchSet(hash.to_owned()))?;
     let path = folder.join(MANIFEST);
-    let manifest = fs::read_to_string(&path).map_err(|error| StoreError::io(&path, error))?;
+    let manifest = fs::read_to_string(&path).at(&path)?;
     if hash_of(manifest.as_bytes()) != file.manifest {
         return Err(changed("its list of files is another".to_owned()));
     }

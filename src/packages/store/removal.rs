@@ -12,7 +12,7 @@ use isolator_pool::lock::lock;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
-use super::{Store, StoreError, new_name};
+use super::{AtPath as _, Store, StoreError, new_name};
 
 /// The file in the folder of a build whose lock says that a process builds there.
 pub(super) const BUILDING_LOCK: &str = "lock";
@@ -33,7 +33,7 @@ impl Store {
             taken => Some(taken?),
         };
         let away = self.folder.join("removed").join(new_name());
-        fs::rename(&folder, &away).map_err(|error| StoreError::io(&folder, error))?;
+        fs::rename(&folder, &away).at(&folder)?;
         drop((held, all));
         lock(&self.verified).retain(|(known, _), _| known != hash);
         remove_folder(&away)?;
@@ -48,8 +48,8 @@ impl Store {
     pub(crate) fn sweep(&self) -> Result<(), StoreError> {
         let mut swept = self.move_leftovers();
         let removed = self.folder.join("removed");
-        for entry in fs::read_dir(&removed).map_err(|error| StoreError::io(&removed, error))? {
-            let path = entry.map_err(|error| StoreError::io(&removed, error))?.path();
+        for entry in fs::read_dir(&removed).at(&removed)? {
+            let path = entry.at(&removed)?.path();
             if let Err(error) = remove_folder(&path)
                 && let Err(before) = std::mem::replace(&mut swept, Err(error))
             {
@@ -75,8 +75,8 @@ impl Store {
             move_away(&self.caches().join(tool));
         }
         let building = self.folder.join("building");
-        for entry in fs::read_dir(&building).map_err(|error| StoreError::io(&building, error))? {
-            let path = entry.map_err(|error| StoreError::io(&building, error))?.path();
+        for entry in fs::read_dir(&building).at(&building)? {
+            let path = entry.at(&building)?.path();
             // A process that makes such a folder holds the lock of the store until it has locked the folder.
             let is_alive = File::open(path.join(BUILDING_LOCK)).is_ok_and(|own| {
                 flock(&own, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK)

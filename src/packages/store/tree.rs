@@ -12,7 +12,7 @@ use std::thread;
 use isolator_pool::folders;
 use sha2::{Digest as _, Sha256};
 
-use super::error::StoreError;
+use super::error::{AtPath as _, StoreError};
 use crate::hex::hex;
 
 /// Most files, folders and links of one set.
@@ -52,16 +52,13 @@ pub(crate) enum TreeError {
 pub(crate) struct TreeEntry {
     /// Its path below the set's folder.
     pub path: String,
-    /// Its kind.
     pub kind: EntryKind,
 }
 
 /// The kind of an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum EntryKind {
-    /// A folder.
     Folder,
-    /// A file.
     File {
         /// Its size in bytes.
         size: u64,
@@ -82,10 +79,9 @@ pub(crate) fn entries(root: &Path) -> Result<Vec<TreeEntry>, TreeError> {
     let mut bytes_of_paths = 0;
     let mut folders = vec![(String::new(), 0)];
     while let Some((folder, depth)) = folders.pop() {
-        let path = root.join(&folder);
-        let failed = |error| StoreError::io(&path, error);
-        for entry in fs::read_dir(&path).map_err(failed)? {
-            let entry = entry.map_err(failed)?;
+        let place = root.join(&folder);
+        for entry in fs::read_dir(&place).at(&place)? {
+            let entry = entry.at(&place)?;
             let Some(name) = entry.file_name().to_str().map(str::to_owned) else {
                 return Err(TreeError::Refused(format!(
                     "a file in {folder:?} has a name that is not UTF-8"
@@ -112,7 +108,7 @@ pub(crate) fn entries(root: &Path) -> Result<Vec<TreeEntry>, TreeError> {
                     LONGEST_PATHS >> 20
                 )));
             }
-            let metadata = entry.metadata().map_err(failed)?;
+            let metadata = entry.metadata().at(&place)?;
             let kind = metadata.file_type();
             let kind = if kind.is_dir() {
                 folders.push((path.clone(), depth + 1));
@@ -121,8 +117,7 @@ pub(crate) fn entries(root: &Path) -> Result<Vec<TreeEntry>, TreeError> {
                 let executable = metadata.permissions().mode() & 0o111 != 0;
                 EntryKind::File { size: metadata.len(), executable }
             } else if kind.is_symlink() {
-                let target = fs::read_link(root.join(&path));
-                let target = target.map_err(|error| StoreError::io(&root.join(&path), error))?;
+                let target = fs::read_link(entry.path()).at(&entry.path())?;
                 EntryKind::Link(inside(&path, &target)?)
             } else {
                 return Err(TreeError::Refused(format!("{path:?} is neither a file nor a folder")));
@@ -161,12 +156,11 @@ fn inside(path: &str, target: &Path) -> Result<String, TreeError> {
 pub(crate) fn set_permissions(root: &Path, entries: &[TreeEntry]) -> Result<(), StoreError> {
     let set = |path: &Path, mode| {
         // A file that is linked to the cache has them already.
-        let now = fs::symlink_metadata(path).map_err(|error| StoreError::io(path, error))?;
+        let now = fs::symlink_metadata(path).at(path)?;
         if now.mode() & 0o7777 == mode {
             return Ok(());
         }
-        fs::set_permissions(path, Permissions::from_mode(mode))
-            .map_err(|error| StoreError::io(path, error))
+        fs::set_permissions(path, Permissions::from_mode(mode)).at(path)
     };
     set(root, EXECUTABLE)?;
     for TreeEntry { path, kind } in entries {
@@ -239,7 +233,7 @@ fn hash(root: &Path, entry: &TreeEntry) -> Result<String, StoreError> {
             }
         }
     };
-    read().map_err(|error| StoreError::io(&path, error))
+    read().at(&path)
 }
 
 /// The first difference between two manifests, in words.

@@ -36,23 +36,19 @@ pub(crate) struct Syntax {
     /// Whether the program is valid.
     pub valid: bool,
     /// What is wrong.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "String")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// The line, from 1.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "u64", range(min = 1))]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub line: Option<u64>,
     /// The offset in it, from 1.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "u64", range(min = 1))]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub offset: Option<u64>,
     /// The line's text.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "String")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub context: Option<String>,
     /// Other remarks.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
 

@@ -16,7 +16,6 @@ const MAX_NAME: usize = 40;
 /// A field of a tool, or of an object in a tool's arguments.
 #[derive(Debug)]
 pub(crate) struct Field {
-    /// Its name.
     pub(super) name: &'static str,
     /// The kind of its values.
     pub(super) kind: Kind,
@@ -49,7 +48,6 @@ pub(super) enum Kind {
     Mebibytes,
     /// A whole number.
     Whole,
-    /// A number.
     Number,
     /// `true` or `false`.
     Switch,

@@ -17,7 +17,6 @@ const MAX_DEPTH: usize = 128;
 /// A JSON value.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Given {
-    /// `null`.
     Null,
     /// `true` or `false`.
     Bool(bool),
@@ -27,7 +26,6 @@ pub(crate) enum Given {
     String(String),
     /// A list.
     Array(Vec<Given>),
-    /// An object.
     Object(Object),
 }
 

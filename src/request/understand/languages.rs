@@ -24,7 +24,6 @@ const EXTENSIONS: [(&str, &str); 9] = [
 /// A configured language that a name stands for.
 #[derive(Debug)]
 pub(crate) struct Found<'c> {
-    /// The language.
     pub(crate) language: &'c Language,
     /// The extension of its files that was meant, unless the name is that of the language.
     pub(crate) extension: Option<String>,

@@ -7,17 +7,15 @@ use regex::Regex;
 use super::lines::{Lines, Style};
 use super::markdown::Markdown;
 use crate::config::Language;
+use crate::pattern::pattern;
 
 /// Longest part of a line that is repeated, in characters.
 const MAX_SHOWN: usize = 60;
 
 /// A command that installs something, at the beginning of a line.
-static INSTALLER: LazyLock<Option<Regex>> = LazyLock::new(|| {
-    Regex::new(
-        r"^(?:[!%]+\s*)?(?:\$\s+)?(?:sudo\s+)?(?:python[\d.]*\s+-m\s+)?(?:uv\s+)?(?:pip[\d.]*|conda|mamba|npm|pnpm|yarn|bun|apt|apt-get|apk|brew|go)\s+(?:-\S+\s+)*(?:install|add|i|ci|get|update)\b",
-    )
-    .ok()
-});
+static INSTALLER: LazyLock<Regex> = pattern!(
+    r"^(?:[!%]+\s*)?(?:\$\s+)?(?:sudo\s+)?(?:python[\d.]*\s+-m\s+)?(?:uv\s+)?(?:pip[\d.]*|conda|mamba|npm|pnpm|yarn|bun|apt|apt-get|apk|brew|go)\s+(?:-\S+\s+)*(?:install|add|i|ci|get|update)\b"
+);
 
 /// Advice if an interpreter or compiler can't read the source.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,7 +38,7 @@ pub(crate) fn advice(code: &str, language: &Language) -> Option<Advice> {
         ));
     }
     let style = style?;
-    if let Some((number, line)) = first_line(code, style, is_installer) {
+    if let Some((number, line)) = first_line(code, style, |line| INSTALLER.is_match(line)) {
         let text = format!(
             "line {number}, {line:?}, is a command for a shell, not {}: leave it out",
             language.name
@@ -81,10 +79,6 @@ fn first_line(code: &str, style: Style, is_one: impl Fn(&str) -> bool) -> Option
         let text = line.trim();
         (is_outside && is_one(text)).then(|| (number, text.chars().take(MAX_SHOWN).collect()))
     })
-}
-
-fn is_installer(line: &str) -> bool {
-    INSTALLER.as_ref().is_some_and(|pattern| pattern.is_match(line))
 }
 
 /// Whether a line is a command of notebooks: `%name`, `!command`, or `name?`.

@@ -57,7 +57,7 @@ pub enum ConnectError {
         place: &'static str,
         /// The address.
         address: String,
-        /// What is wrong with it, and how to fix it.
+        /// The problem, and how to fix it.
         why: String,
     },
     /// None of the default paths is a socket.
@@ -71,7 +71,7 @@ pub enum ConnectError {
     Context {
         /// Its name.
         name: String,
-        /// What is wrong with it.
+        /// The problem.
         why: String,
     },
 }
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn a_context_is_found_whatever_lies_beside_it() {
+    fn a_context_is_found_among_unreadable_ones() {
         let directory = tempfile::tempdir().unwrap();
         let contexts = directory.path().join("contexts/meta");
         let write = |name: &str, text: &str| {

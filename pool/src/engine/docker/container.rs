@@ -40,7 +40,7 @@ pub(super) fn body(
         hostname: Some("sandbox".to_owned()),
         // Process 1 ignores every other signal, and an engine that shuts down would wait ten seconds for it.
         stop_signal: Some("SIGKILL".to_owned()),
-        // An image's own health check would start processes beside the program.
+        // An image's own health check would start processes next to the program.
         healthcheck: Some(HealthConfig {
             test: Some(vec!["NONE".to_owned()]),
             ..HealthConfig::default()
@@ -129,7 +129,7 @@ fn host_config(
 
 fn ulimits(spec: &SandboxSpec) -> Vec<ResourcesUlimits> {
     let open_files = ProcessLimit::open_files(spec.limits.open_files.into());
-    let processes = ProcessLimit::processes_beside(spec.processes().into());
+    let processes = ProcessLimit::processes_outside(spec.processes().into());
     let of_sandbox = [open_files, processes].into_iter();
     let limits = of_sandbox.chain(PROCESS_LIMITS).chain(SHARED_USER_LIMITS);
     limits.map(ulimit).collect()

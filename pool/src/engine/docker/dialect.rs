@@ -10,7 +10,7 @@ use super::connect::EngineAddress;
 use super::error::translate;
 use crate::engine::instance::Instance;
 use crate::engine::seccomp;
-use crate::engine::{Call, EngineError};
+use crate::engine::{Call, EngineError, refused};
 
 /// How this engine expects the options that all containers have in common.
 #[derive(Debug)]
@@ -68,12 +68,11 @@ impl DialectProbe {
     /// Podman takes the profile as the path of a file. It can't limit the number of files of a tmpfs, nor set
     /// its owner.
     fn podman(&self) -> Result<Dialect, EngineError> {
-        let refused = |message| EngineError::Refused { call: Call::Create, message };
         if !matches!(self.address, EngineAddress::Unix(_)) {
             return Err(refused(
+                Call::Create,
                 "Podman reads the seccomp profile from a file on its own machine: connect to its \
-                 Unix socket, not over TCP"
-                    .to_owned(),
+                 Unix socket, not over TCP",
             ));
         }
         self.write_profile()?;
@@ -89,7 +88,7 @@ impl DialectProbe {
             .and_then(|()| std::fs::write(&self.file, seccomp::docker_profile()));
         written.map_err(|error| {
             let message = format!("{}: {error}", self.file.display());
-            EngineError::Refused { call: Call::Create, message }
+            refused(Call::Create, message)
         })
     }
 

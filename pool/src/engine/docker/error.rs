@@ -2,7 +2,7 @@
 
 use bollard::errors::Error;
 
-use crate::engine::{Call, EngineError};
+use crate::engine::{self, Call, EngineError};
 use crate::error_chain::error_chain;
 
 /// Translates an error of the library into ours.
@@ -12,7 +12,7 @@ pub(super) fn translate(call: Call, address: &str, error: Error) -> EngineError 
         Error::DockerResponseServerError { message, .. }
         | Error::DockerStreamError { error: message } => refused(call, message),
         error if is_unreachable(&error) => {
-            EngineError::Unreachable { address: address.to_owned(), message: first_cause(&error) }
+            EngineError::Unreachable { address: address.to_owned(), cause: error.into() }
         }
         error => refused(call, error_chain(&error)),
     }
@@ -25,16 +25,16 @@ const MAX_MESSAGE: usize = 500;
 pub(super) fn refused(call: Call, message: String) -> EngineError {
     let message = shorten(message);
     if message.contains("no space left on device") || message.contains("disk quota exceeded") {
-        return EngineError::DiskFull(message);
+        return EngineError::DiskFull(message.into());
     }
     if message.contains("setting rlimit") {
         let message = format!(
             "{message}; programs have the same limits wherever the engine was started, and this engine may not set \
              them: raise its own hard limits (ulimit -H), such as LimitFSIZE=infinity in its service"
         );
-        return EngineError::Refused { call, message };
+        return engine::refused(call, message);
     }
-    EngineError::Refused { call, message }
+    engine::refused(call, message)
 }
 
 /// Keeps the beginning, which names the failure, and the end, which has its cause.
@@ -57,15 +57,6 @@ pub(super) fn status(error: &Error) -> Option<u16> {
 pub(super) fn is_no_such_image(message: &str) -> bool {
     let message = message.to_ascii_lowercase();
     message.contains("no such image") || message.contains("image not known")
-}
-
-/// The innermost cause: the system's message.
-fn first_cause(error: &Error) -> String {
-    let mut first: &dyn std::error::Error = error;
-    while let Some(cause) = first.source() {
-        first = cause;
-    }
-    first.to_string()
 }
 
 fn is_unreachable(error: &Error) -> bool {

@@ -57,11 +57,11 @@ async fn with_room(
     fetched: Result<(), EngineError>,
     needed: &str,
 ) -> Result<(), EngineError> {
-    let Err(EngineError::DiskFull(message)) = fetched else { return fetched };
+    let Err(EngineError::DiskFull(cause)) = fetched else { return fetched };
     let info = engine.docker().await?.info().await.ok();
     let folder = info.and_then(|info| info.docker_root_dir);
     let folder = folder.unwrap_or_else(|| "the engine's folder".to_owned());
-    Err(EngineError::DiskFull(format!("{message}; make room in {folder}: {needed}")))
+    Err(EngineError::DiskFull(format!("{cause}; make room in {folder}: {needed}").into()))
 }
 
 /// An image's repository and its tag, or its digest in the place of the tag.
@@ -254,8 +254,8 @@ impl ImageStore for DockerEngine {
                     pruned.bytes += u64::try_from(image.size).unwrap_or(0);
                 }
                 // Another image is based on it.
-                Err(EngineError::Refused { message, .. }) => {
-                    tracing::debug!(message, "the engine kept an image")
+                Err(EngineError::Refused { cause, .. }) => {
+                    tracing::debug!(%cause, "the engine kept an image")
                 }
                 Err(EngineError::NoSuchImage(_)) => {}
                 Err(error) => return Err(error),

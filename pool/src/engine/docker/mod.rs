@@ -41,7 +41,7 @@ use crate::engine::runner_log::RunnerLog;
 pub use crate::engine::seccomp::docker_profile;
 use crate::engine::{
     Call, Channel, Engine, EngineError, Facts, Image, LabelFilter, Labels, ListedSandbox, Progress,
-    SandboxName, SandboxSpec, SandboxState, Unsupported, Warning,
+    SandboxName, SandboxSpec, SandboxState, Unsupported, Warning, refused,
 };
 use crate::packages::PackageSet;
 
@@ -191,9 +191,7 @@ impl Engine for DockerEngine {
         let unenforced = self.ask_for_limits().await?;
         if !unenforced.is_empty() && !spec.allow_unlimited {
             let why = "Docker has no control groups for it (see `docker info`)";
-            return Err(EngineError::Unusable(
-                Unsupported::without_limits(unenforced, why).to_string(),
-            ));
+            return Err(EngineError::Unusable(Unsupported::without_limits(unenforced, why).into()));
         }
         let failed = self.failed(Call::Create);
         let options = CreateContainerOptionsBuilder::new().name(name.as_str()).build();
@@ -203,7 +201,7 @@ impl Engine for DockerEngine {
         let created = self.docker().await?.create_container(Some(options), body).await;
         created.map(drop).map_err(|error| match failed(error) {
             // Only the image is looked up here, so a 404 is about the image.
-            EngineError::Refused { message, .. } if error::is_no_such_image(&message) => {
+            EngineError::Refused { cause, .. } if error::is_no_such_image(&cause.to_string()) => {
                 EngineError::NoSuchImage(spec.image.name.clone())
             }
             other => other,
@@ -220,8 +218,7 @@ impl Engine for DockerEngine {
 
     async fn bind(&self, _: &SandboxName, set: &Arc<PackageSet>) -> Result<String, EngineError> {
         self.packages.path(set).ok_or_else(|| {
-            let message = "the set is not in the volume of this server anymore".to_owned();
-            EngineError::Refused { call: Call::Bind, message }
+            refused(Call::Bind, "the set is not in the volume of this server anymore")
         })
     }
 

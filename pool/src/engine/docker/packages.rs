@@ -20,7 +20,7 @@ use super::DockerEngine;
 use super::container::{self, Access};
 use super::set_archive;
 use crate::engine::instance::Instance;
-use crate::engine::{Call, Engine, EngineError, Image, SandboxName};
+use crate::engine::{Call, Engine, EngineError, Image, SandboxName, refused};
 use crate::lock::lock;
 use crate::packages::PackageSet;
 
@@ -138,7 +138,7 @@ impl PackagesVolume {
         let archive = set_archive::read(set.folder.clone(), folder);
         let (bytes, archive) = archive.await.map_err(|error| {
             let message = format!("{} can't be read: {error}", set.folder.display());
-            EngineError::Refused { call: Call::Provide, message }
+            refused(Call::Provide, message)
         })?;
         let options = UploadToContainerOptionsBuilder::new().path(paths::PACKAGES).build();
         let body = bollard::body_try_stream(archive);
@@ -206,8 +206,8 @@ impl PackagesVolume {
             Some(Ok(_)) => Ok(()),
             Some(Err(error)) => Err(failed(error)),
             None => {
-                let message = "its helper was removed by another client".to_owned();
-                Err(EngineError::Refused { call: Call::Withdraw, message })
+                let cause = "its helper was removed by another client";
+                Err(refused(Call::Withdraw, cause))
             }
         }
     }

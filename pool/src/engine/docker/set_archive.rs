@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_no_file_is_an_error_of_the_archive() {
+    async fn special_files_are_an_error_of_the_archive() {
         let set = tempfile::tempdir().unwrap();
         let pipe = set.path().join("pipe");
         let mode = rustix::fs::Mode::RWXU;

@@ -47,7 +47,7 @@ mod tests {
         let name = instance_of(&labels);
         assert!(!name.contains('/'), "{name}");
         assert_eq!(labels_of(&name, &labels), labels);
-        // A name in another form is an instance that nobody knows.
+        // A name in another form is an unknown instance.
         assert_eq!(labels_of("stranger", &labels)[LABEL], "stranger");
     }
 }

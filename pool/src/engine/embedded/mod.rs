@@ -52,6 +52,7 @@ use crate::engine::store::{Held, Store, StoreError};
 use crate::engine::{
     Call, Channel, Engine, EngineError, Image, LabelFilter, Labels, ListedSandbox, Progress,
     SandboxName, SandboxSpec, SandboxState, ToolGroup, Unsupported, WaitingMemory, Warning,
+    refused,
 };
 use crate::folders;
 use crate::lock::lock;
@@ -82,12 +83,13 @@ pub struct EmbeddedEngine {
     labels: Labels,
     /// Name of this instance in paths, from which its labels can be restored.
     instance: String,
-    host: Result<Host, HostError>,
+    host: Result<Host, Arc<HostError>>,
     store: Store,
     launchers: tokio::sync::Mutex<Vec<RunningLauncher>>,
     sandboxes: Mutex<HashMap<SandboxName, Live>>,
     /// Images that sandboxes use, by digest.
     held: Mutex<HashMap<String, Weak<Held>>>,
+    complete: Mutex<shared::Complete>,
     templates: Templates,
     tasks: TaskTracker,
 }
@@ -98,12 +100,13 @@ impl EmbeddedEngine {
         Self {
             instance: instance_of(instance.labels()),
             labels: instance.labels().clone(),
-            host: Host::find(),
+            host: Host::find().map_err(Arc::new),
             store: Store::new(&settings.images),
             settings,
             launchers: tokio::sync::Mutex::default(),
             sandboxes: Mutex::default(),
             held: Mutex::default(),
+            complete: Mutex::default(),
             templates: Templates::default(),
             tasks: TaskTracker::new(),
         }
@@ -123,7 +126,7 @@ impl EmbeddedEngine {
     }
 
     fn host(&self) -> Result<&Host, EngineError> {
-        self.host.as_ref().map_err(|error| EngineError::Unusable(error.to_string()))
+        self.host.as_ref().map_err(|error| EngineError::Unusable(Arc::clone(error).into()))
     }
 
     /// Holds an image, which stays in the store as long as a sandbox uses it.
@@ -472,14 +475,10 @@ fn at(path: &Path) -> impl Fn(io::Error) -> io::Error {
     move |error| io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 
-fn refused(call: Call, error: impl std::fmt::Display) -> EngineError {
-    EngineError::Refused { call, message: error.to_string() }
-}
-
 fn store_refused(call: Call, error: StoreError) -> EngineError {
     match error {
         StoreError::NoSuchImage(name) => EngineError::NoSuchImage(name),
-        error if error.is_disk_full() => EngineError::DiskFull(error.to_string()),
+        error if error.is_disk_full() => EngineError::DiskFull(error.into()),
         error => refused(call, error),
     }
 }

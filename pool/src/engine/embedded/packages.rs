@@ -18,10 +18,9 @@ impl EmbeddedEngine {
         name: &SandboxName,
         set: &Arc<PackageSet>,
     ) -> Result<String, EngineError> {
-        let failed = |error: &dyn std::fmt::Display| refused(Call::Bind, error);
         let path = below(&set.folder, &self.settings.packages).ok_or_else(|| {
             let (folder, all) = (set.folder.display(), self.settings.packages.display());
-            failed(&format!("{folder} is not in {all}"))
+            refused(Call::Bind, format!("{folder} is not in {all}"))
         })?;
         let bound =
             BoundSet { set: Arc::downgrade(set), hash: set.hash.clone(), path: path.to_owned() };
@@ -32,15 +31,16 @@ impl EmbeddedEngine {
             }
             Ok((live.launcher(), Arc::clone(&live.process)))
         })?;
-        let launcher = launcher.ok_or_else(|| failed(&"its launcher has ended"))?;
+        let launcher = launcher.ok_or_else(|| refused(Call::Bind, "its launcher has ended"))?;
         let (path, all) = (path.to_owned(), self.settings.packages.clone());
         // In a task, because it must not be cut short.
         let bound = self.tasks.spawn(async move {
             let binder = launcher.binder().ok_or(BindError::NoFolder(all))?;
             binder.bind(&path, &process).await
         });
-        let bound = bound.await.map_err(|error| failed(&error))?;
-        bound.map_err(|error| failed(&error)).map(|()| paths::PACKAGES.to_owned())
+        let bound = bound.await.map_err(|error| refused(Call::Bind, error))?;
+        bound.map_err(|error| refused(Call::Bind, error))?;
+        Ok(paths::PACKAGES.to_owned())
     }
 }
 

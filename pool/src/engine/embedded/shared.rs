@@ -1,8 +1,9 @@
 //! The files that all sandboxes of an instance share: the runner's directory, which is mounted over every image.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use isolator_runner::paths as runner_paths;
@@ -10,9 +11,16 @@ use isolator_runner::paths as runner_paths;
 use super::{EmbeddedEngine, refused, spec};
 use crate::engine::store;
 use crate::engine::{Call, EngineError};
+use crate::lock::lock;
 
 /// A file that sandboxes share: its path, its content, its mode.
 type SharedFile = (PathBuf, &'static [u8], u32);
+
+/// Directories that had all of the files, as they were then. Adding or removing a file changes its directory.
+pub(super) type Complete = Vec<(PathBuf, Option<State>)>;
+
+/// The state of a directory: device, inode and time of the last change.
+type State = (u64, u64, i64, i64);
 
 impl EmbeddedEngine {
     pub(super) fn shared(&self) -> PathBuf {
@@ -38,8 +46,19 @@ impl EmbeddedEngine {
 
     /// Whether they all exist, without a look at their content.
     pub(super) fn has_shared(&self) -> bool {
-        let place = self.place_of_packages();
-        place.exists() && self.shared_files().iter().all(|(path, ..)| path.exists())
+        let mut complete = lock(&self.complete);
+        let is_same = |(directory, then): &(PathBuf, _)| *then == state(directory);
+        if !complete.is_empty() && complete.iter().all(is_same) {
+            return true;
+        }
+        let (place, files) = (self.place_of_packages(), self.shared_files());
+        let paths: Vec<_> = files.iter().map(|(path, ..)| path).chain([&place]).collect();
+        let directories: BTreeSet<_> = paths.iter().filter_map(|path| path.parent()).collect();
+        // Before the look at the files, of which one may just be removed.
+        let now = directories.into_iter().map(|it| (it.to_owned(), state(it))).collect();
+        let has_all = paths.iter().all(|path| path.exists());
+        *complete = if has_all { now } else { Vec::new() };
+        has_all
     }
 
     pub(super) fn write_shared(&self) -> io::Result<()> {
@@ -53,10 +72,16 @@ impl EmbeddedEngine {
     pub(super) fn not_written(&self, error: &io::Error) -> EngineError {
         let message = format!("{} can't be written: {error}", self.shared().display());
         match store::is_full(error) {
-            true => EngineError::DiskFull(message),
+            true => EngineError::DiskFull(message.into()),
             false => refused(Call::Prepare, message),
         }
     }
+}
+
+/// The state of a directory, if it is there.
+fn state(directory: &Path) -> Option<State> {
+    let found = fs::metadata(directory).ok()?;
+    Some((found.dev(), found.ino(), found.ctime(), found.ctime_nsec()))
 }
 
 /// Makes a folder below a directory, readable by all.

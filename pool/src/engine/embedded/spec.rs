@@ -276,7 +276,7 @@ fn build_resources(host: &Host) -> Value {
 
 fn build_rlimits() -> Vec<Value> {
     let open_files = ProcessLimit::open_files(build_limits::OPEN_FILES.into());
-    let processes = ProcessLimit::processes_beside(build_limits::PIDS.into());
+    let processes = ProcessLimit::processes_outside(build_limits::PIDS.into());
     rlimits([open_files, processes, ProcessLimit::length_of_files(build_limits::FILE.as_bytes())])
 }
 
@@ -286,7 +286,7 @@ fn program_rlimits(spec: &SandboxSpec, parts: &SpecParts<'_>) -> Vec<Value> {
         // The kernel counts the processes of the sandbox's own user apart from other users of the same number.
         ProcessLimit::processes(processes)
     } else {
-        ProcessLimit::processes_beside(processes)
+        ProcessLimit::processes_outside(processes)
     };
     rlimits([ProcessLimit::open_files(spec.limits.open_files.into()), processes])
 }

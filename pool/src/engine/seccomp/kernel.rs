@@ -57,7 +57,7 @@ pub(crate) fn kernel_programs(filtered: Filtered) -> Result<Vec<BpfProgram>, Bac
     }
 }
 
-/// What a filter is for.
+/// The processes that a filter is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Filtered {
     /// A program.

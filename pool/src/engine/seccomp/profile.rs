@@ -26,7 +26,7 @@ pub(super) struct Profile {
     pub(super) arguments: Vec<Arguments>,
 }
 
-/// What is decided about calls as a whole.
+/// The calls that are decided as a whole.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Whole {
@@ -36,7 +36,7 @@ pub(super) struct Whole {
     pub(super) refuse: Vec<Refusal>,
 }
 
-/// What depends on arguments.
+/// The calls that depend on their arguments.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Arguments {
@@ -142,7 +142,7 @@ struct Condition {
 /// Numbers with their names in the kernel's headers; only the numbers reach the kernel.
 type Named<T> = BTreeMap<String, T>;
 
-/// What is asked of one argument.
+/// The condition of one argument.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 enum Test {

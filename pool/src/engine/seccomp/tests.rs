@@ -1,4 +1,4 @@
-//! What the rules of the profile say, call by call and argument by argument.
+//! The verdicts of the rules, call by call and argument by argument.
 
 mod compiled;
 mod page;
@@ -70,7 +70,7 @@ fn conditions_refuse_only_what_other_conditions_allow_in_part() {
 }
 
 #[test]
-fn what_must_never_pass_is_refused_by_name() {
+fn forbidden_calls_are_refused_by_name() {
     let refused = [
         ("io_uring_setup", Errno::NoSys),
         ("clone3", Errno::NoSys),
@@ -211,8 +211,8 @@ fn advice_is_taken_but_equal_pages_are_not_merged() {
 #[test]
 fn files_stay_in_the_cache() {
     for advice in 0..8 {
-        let told = Some(Verdict::Refuse(Errno::None));
-        let expected = if advice == 4 { told } else { ALLOWED };
+        let ignored = Some(Verdict::Refuse(Errno::None));
+        let expected = if advice == 4 { ignored } else { ALLOWED };
         assert_eq!(verdict_on("fadvise64", 3, advice), expected, "{advice}");
     }
     assert_eq!(verdict_on("fadvise64", 3, 8), None);
@@ -246,10 +246,10 @@ fn a_program_has_no_filters_of_its_own() {
 #[test]
 fn the_limit_of_core_dumps_stays() {
     const ASKED: u64 = 0;
-    const TOLD: Option<Verdict> = Some(Verdict::Refuse(Errno::None));
+    const IGNORED: Option<Verdict> = Some(Verdict::Refuse(Errno::None));
     for resource in 0..16 {
         let is_core = resource == 4;
-        let set = if is_core { TOLD } else { ALLOWED };
+        let set = if is_core { IGNORED } else { ALLOWED };
         assert_eq!(verdict_on("setrlimit", 0, resource), set, "{resource}");
         for resource in [resource, HIGH | resource] {
             assert_eq!(verdict("prlimit64", &[0, resource, ASKED, 1]), ALLOWED, "{resource}");

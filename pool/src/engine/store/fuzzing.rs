@@ -1,4 +1,4 @@
-//! What a fuzzer calls of the store.
+//! The functions of the store that a fuzzer calls.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use super::unpack::Unpacker;
 use crate::folders;
 
 /// Unpacks layers, one over the other, into a directory that is empty. Returns the size of the files. What
-/// the digests of the layers should be, nobody has said.
+/// the digests of the layers should be, is not known.
 ///
 /// # Errors
 ///

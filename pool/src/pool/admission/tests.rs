@@ -200,7 +200,7 @@ async fn the_turn_of_a_request_that_is_gone_goes_to_the_next() {
 }
 
 #[tokio::test]
-async fn slots_that_rest_are_called_back_for_those_whom_they_help() {
+async fn resting_slots_are_called_back_for_clients_that_can_use_them() {
     let limits =
         AdmissionLimits { running: 3, running_of_one: 2, queue: 0, wait: Duration::from_secs(5) };
     let admission = Admission::new(limits, None);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use isolator_runner::wire::{
-    self, Cell, CellEnded, Failed, FailedCause, Kind, Read, Rewind, Rewound, WireError,
+    self, Bounds, Cell, CellEnded, Failed, FailedCause, Kind, Read, Rewind, Rewound, WireError,
 };
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::Instant;
@@ -396,11 +396,13 @@ fn encode(request: &CellRequest, number: u32, disks: &[String]) -> Result<Vec<u8
     let cell = Cell {
         number,
         run: request.run.clone(),
-        disks: disks.to_vec(),
-        deadline: request.timeout,
-        output: request.output,
+        bounds: Bounds {
+            deadline: request.timeout,
+            output: request.output,
+            disks: disks.to_vec(),
+            files: request.files.clone(),
+        },
         shown: request.shown,
-        files: request.files.clone(),
         appended: request.appended.clone(),
     };
     start_message(Kind::Cell, &cell, request.workspace.tar(), &request.input)

@@ -9,14 +9,14 @@ use isolator_pool::engine::limits::{LimitKind, Resources};
 use isolator_pool::engine::preload::{AwaitedFork, Fork, Forked};
 use isolator_pool::engine::{
     Call, Channel, Engine, EngineError, Image, LabelFilter, ListedSandbox, Progress, SandboxName,
-    SandboxSpec, SandboxState, Unsupported, Warning,
+    SandboxSpec, SandboxState, Unsupported, Warning, refused,
 };
 use isolator_pool::packages::PackageSet;
 use tokio::io::AsyncReadExt;
 
 use super::*;
 
-/// What is wrong with asking for `call` now.
+/// The fault in asking for `call` now, if there is one.
 pub(super) fn breach(call: Call, record: &Record) -> Option<String> {
     if let Some(other) = record.in_flight {
         return Some(format!("while {other:?} is under way"));
@@ -27,7 +27,7 @@ pub(super) fn breach(call: Call, record: &Record) -> Option<String> {
     if record.removing {
         return Some("after its removal".to_owned());
     }
-    // What has ended can be asked for its state, whatever else was asked of it at that moment.
+    // An ended sandbox can be asked for its state, also while another call is under way.
     let has_ended = !matches!(record.state, SandboxState::Running | SandboxState::Paused);
     if record.given_up && !(call == Call::State && has_ended) {
         return Some("after a call that failed or was given up".to_owned());
@@ -79,7 +79,7 @@ impl Flight {
         let changed = change(self.engine.books().sandboxes.entry(name).or_default());
         self.landed = changed.is_ok();
         let call = self.call;
-        changed.map_err(|message| EngineError::Refused { call, message: message.to_owned() })
+        changed.map_err(|cause| refused(call, cause))
     }
 }
 

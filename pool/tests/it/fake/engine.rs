@@ -7,19 +7,19 @@ use std::time::Duration;
 use async_trait::async_trait;
 use isolator_pool::engine::images::{Former, ImageBuilder};
 use isolator_pool::engine::{
-    Call, EngineError, Image, Labels, Progress, SandboxName, SandboxState,
+    Call, EngineError, Image, Labels, Progress, SandboxName, SandboxState, refused,
 };
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::*;
 
-/// What goes wrong with a call.
+/// The fault of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// Nothing.
     Fine,
-    /// The next so many calls are refused.
+    /// This number of calls is refused.
     Fail(u32),
     /// Every call is refused.
     Broken,
@@ -54,7 +54,7 @@ pub(crate) enum Park {
     Unexpected,
 }
 
-/// What becomes of an interpreter that shall be started ahead.
+/// The fate of an interpreter that is started ahead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Preloading {
     /// It waits after so long.
@@ -73,7 +73,7 @@ pub(super) struct Plan {
     pub(super) fault: Fault,
 }
 
-/// What the engine knows of one sandbox.
+/// The engine's record of one sandbox.
 #[derive(Debug)]
 pub(super) struct Record {
     pub(super) state: SandboxState,
@@ -201,7 +201,7 @@ impl FakeEngine {
         }
     }
 
-    /// What goes wrong with a call from now on. Calls that hang already go on hanging.
+    /// Sets the fault of a call from now on. Calls that hang already go on hanging.
     pub(crate) fn fault(&self, call: Call, fault: Fault) {
         self.books().plans[call as usize].fault = fault;
     }
@@ -378,11 +378,11 @@ impl FakeEngine {
         if !plan.delay.is_zero() {
             tokio::time::sleep(plan.delay).await;
         }
-        let refused = |message: &str| EngineError::Refused { call, message: message.to_owned() };
+        let refused = |cause: &str| refused(call, cause);
         match plan.fault {
             Fault::Fine => return Ok(flight),
             Fault::Fail(_) | Fault::Broken => return Err(refused("it does not want to")),
-            Fault::Full => return Err(EngineError::DiskFull("it is full".to_owned())),
+            Fault::Full => return Err(EngineError::DiskFull("it is full".into())),
             Fault::Hang => {}
             Fault::Late(delay) => {
                 let (engine, name) = (self.clone(), name.cloned());

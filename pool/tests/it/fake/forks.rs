@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use isolator_pool::engine::preload::{AwaitedFork, Fork, Forked};
-use isolator_pool::engine::{Call, EngineError, SandboxName, SandboxSpec};
+use isolator_pool::engine::{Call, EngineError, SandboxName, SandboxSpec, refused};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
 
-/// What comes of an interpreter that shall be forked. What goes wrong with the call itself is a [`Fault`] of
+/// The fate of an interpreter that is forked. A failure of the call itself is a [`Fault`] of
 /// [`Call::Preload`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Forking {
@@ -34,7 +34,7 @@ pub(super) struct Template {
     /// How long it takes to make one.
     takes: Duration,
     stage: Stage,
-    /// Wakes those who wait for it.
+    /// Wakes the callers that wait for it.
     changed: watch::Sender<()>,
     /// Modules that it has imported because programs asked for them.
     learned: Vec<String>,
@@ -185,7 +185,7 @@ impl FakeEngine {
         });
     }
 
-    /// Who waits with a program gets a fork of the template that runs; a spare one waits until there is one.
+    /// A caller that waits with a program gets a fork of the template that runs; a spare one waits until there is one.
     pub(super) async fn fork_template(
         &self,
         name: &SandboxName,
@@ -213,7 +213,7 @@ impl FakeEngine {
             biased;
             flight = self.answer(call, Some(name)) => flight?,
             () = ended => {
-                return Err(EngineError::Refused { call, message: "it has ended".to_owned() });
+                return Err(refused(call, "it has ended"));
             }
         };
         while matches!(fork, Fork::Spare { .. })

@@ -1,4 +1,4 @@
-//! What a test works with: an engine, the pools on it, and requests to run.
+//! The world of a test: an engine, the pools on it, and requests to run.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -26,7 +26,7 @@ use tokio_util::task::TaskTracker;
 
 use super::*;
 
-/// What a test starts with.
+/// The state in which a test starts.
 pub(crate) struct Setup {
     /// Name and image of each pool.
     pub(crate) pools: Vec<(&'static str, &'static str)>,
@@ -174,7 +174,7 @@ impl World {
         self.assert_clean().await;
     }
 
-    /// What is held and what is under way, for a test that fails.
+    /// A summary of all that is held and under way, for a test that fails.
     pub(crate) fn describe(&self) -> String {
         let books = self.engine.books();
         let left: Vec<_> = books.sandboxes.iter().filter(|(_, record)| record.exists()).collect();
@@ -202,7 +202,7 @@ impl World {
     }
 }
 
-/// What a request comes to.
+/// The result of a request.
 pub(crate) type Done = (Outcome, Receipt);
 
 /// Waits for what is bound to happen, up to ten virtual minutes.
@@ -293,7 +293,7 @@ pub(crate) fn request(argv: &[&str]) -> RunRequest {
     }
 }
 
-/// A request that takes so many milliseconds and prints its standard input.
+/// A request that takes this many milliseconds and prints its standard input.
 pub(crate) fn run_for(millis: u64) -> RunRequest {
     request(&["run", &millis.to_string()])
 }

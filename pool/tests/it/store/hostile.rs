@@ -170,7 +170,7 @@ async fn layers_that_lead_out_are_refused_and_leave_nothing() {
 #[tokio::test]
 async fn root_file_systems_are_refused_for_the_same() {
     for (what, layers, reason) in layers() {
-        // What is wrong in its headers tells before anything is known of the archive.
+        // An error in its headers is reported before the archive is read.
         if layers.len() > 1
             || ["damaged header", "endless extension", "two sizes", "announced to be huge"]
                 .contains(&what)
@@ -241,7 +241,7 @@ async fn bombs_are_refused() {
 }
 
 #[tokio::test]
-async fn what_is_not_what_was_announced_is_refused() {
+async fn content_that_differs_from_its_announcement_is_refused() {
     let layer = tar().file("a", "x").end();
     let other = tar().file("b", "x").end();
     let layers = std::slice::from_ref(&layer);
@@ -347,7 +347,7 @@ async fn configurations_that_would_do_harm_are_refused() {
 }
 
 #[tokio::test]
-async fn what_no_sandbox_needs_of_a_configuration_is_not_kept() {
+async fn unneeded_parts_of_a_configuration_are_not_kept() {
     let layer = tar().file("a", "x").end();
     let layers = std::slice::from_ref(&layer);
     let world = World::new();

@@ -1,4 +1,4 @@
-//! Registries that send too much, too slowly, or lead to somebody else.
+//! Registries that send too much, too slowly, or redirect to another server.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +15,7 @@ use crate::store::support::{
     INDEX, Layout, MANIFEST, Tar, World, architecture, config, entries, gzip, sha256,
 };
 
-/// What the pulls here have: little of everything, so that the tests are fast.
+/// The limits of the pulls here: small ones, so that the tests are fast.
 const PATIENCE: Duration = Duration::from_millis(1500);
 const DESCRIPTION: u64 = 64 << 10;
 
@@ -31,14 +31,14 @@ enum Answer {
     /// A byte of its headers now and then.
     TrickleOfHeaders,
     Silence,
-    /// An answer only for who has this authorization. The others are told where to get it.
+    /// An answer only for a client with this authorization. Others get the address of its issuer.
     Private(&'static str, String, Box<Self>),
 }
 
 /// A request: its path, and what it has as `Authorization`.
 type Request = (String, Option<String>);
 
-/// A server that answers each path as it was told to, on an address of this machine.
+/// A server that answers each path as the test says, on an address of this machine.
 struct Server {
     address: String,
     answers: Arc<Mutex<BTreeMap<String, Answer>>>,
@@ -54,17 +54,17 @@ impl Server {
         let address = listener.local_addr().unwrap().to_string();
         let answers = Arc::<Mutex<BTreeMap<String, Answer>>>::default();
         let (requests, sent) = (Arc::<Mutex<Vec<Request>>>::default(), Arc::default());
-        let (told, seen, counter) =
+        let (known, seen, counter) =
             (Arc::clone(&answers), Arc::clone(&requests), Arc::clone(&sent));
         let mut task = JoinSet::new();
         task.spawn(async move {
             let mut connections = JoinSet::new();
             while let Ok((mut stream, _)) = listener.accept().await {
-                let (told, seen, counter) =
-                    (Arc::clone(&told), Arc::clone(&seen), Arc::clone(&counter));
+                let (known, seen, counter) =
+                    (Arc::clone(&known), Arc::clone(&seen), Arc::clone(&counter));
                 connections.spawn(async move {
                     let request = read(&mut stream).await;
-                    let mut answer = told.lock().unwrap().get(&request.0).cloned();
+                    let mut answer = known.lock().unwrap().get(&request.0).cloned();
                     if let Some(Answer::Private(authorization, challenge, private)) = answer {
                         let is_allowed = request.1.as_deref() == Some(authorization);
                         answer = Some(if is_allowed { *private } else { refusal(&challenge) });
@@ -102,7 +102,7 @@ impl Server {
     }
 
     /// The answer of a path.
-    fn told(&self, path: &str) -> Answer {
+    fn answer_of(&self, path: &str) -> Answer {
         self.answers.lock().unwrap()[path].clone()
     }
 
@@ -228,7 +228,7 @@ fn world() -> World {
     })
 }
 
-/// A registry, and somebody else on this machine whom it would like to reach.
+/// A registry, and another server on this machine that it tries to reach.
 async fn both() -> (Server, Server) {
     (Server::start("127.0.0.1").await, Server::start("127.0.0.2").await)
 }
@@ -259,7 +259,7 @@ async fn answers_without_an_end_are_cut_off() {
     registry.answer(&manifest_of("error"), Answer::Endless(500, None));
     let error = registry.refused(&world, "error").await;
     assert!(error.contains("answers 500"), "{error}");
-    // What the sockets hold was sent, too: a few MiB each. Nothing went on in the background.
+    // The buffers of the sockets were sent, too: a few MiB each. Nothing went on in the background.
     let sent = registry.sent.load(Ordering::Relaxed);
     assert!(sent < 9 * (8 << 20), "{sent} bytes");
     registry.pull(&world, "fine").await.unwrap();
@@ -332,10 +332,10 @@ async fn a_redirect_takes_no_authorization_along() {
     let description = manifest_of("fine");
     let layer = blob_of(&manifest["layers"][0]);
     let paths = [description.clone(), blob_of(&manifest["config"]), layer.clone()];
-    storage.answer("/stored", registry.told(&layer));
+    storage.answer("/stored", registry.answer_of(&layer));
     registry.redirect(&layer, &storage.url("/stored"));
     for path in &paths {
-        let answer = Box::new(registry.told(path));
+        let answer = Box::new(registry.answer_of(path));
         registry.answer(path, Answer::Private("Bearer secret", realm.clone(), answer));
     }
     registry.pull(&world, "fine").await.unwrap();

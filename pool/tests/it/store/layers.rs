@@ -117,7 +117,7 @@ async fn hard_links_are_one_file() {
     assert_eq!(inode("a"), inode("d/c"));
     assert_ne!(inode("a"), inode("b"));
     assert_eq!(fs::read(root.join("a")).unwrap(), b"one");
-    // What is there twice is counted once.
+    // A file that is there twice is counted once.
     assert_eq!(world.store.list().unwrap()[0].image.size, 6);
 }
 

@@ -80,7 +80,7 @@ async fn leftovers_of_killed_processes_are_pruned() {
         staged.iter().any(|staged| entries(&staged.join("image/root/d")).len() > 100)
     };
     until("it unpacks", unpacked).await;
-    // Not while somebody works on it.
+    // Not while another process works on it.
     assert_eq!(world.store.prune().await.unwrap().images, 0);
     process.kill().unwrap();
     process.wait().unwrap();
@@ -136,7 +136,7 @@ async fn an_image_goes_with_its_last_name_and_not_while_it_is_held() {
     world.store.import(&path, Some("other"), &|_| {}).await.unwrap();
     let held = image.hold().unwrap();
     let also = image.hold().unwrap();
-    // One name of two goes, whoever holds the image.
+    // One name of two goes, even if the image is held.
     world.store.remove("other").await.unwrap();
     for name in [NAME, &image.digest] {
         let refused = world.store.remove(name).await.unwrap_err();

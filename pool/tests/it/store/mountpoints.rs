@@ -31,10 +31,10 @@ enum Thing {
 
 use Thing::{Directory, Fifo, File, LinkInside, LinkOut, Socket};
 
-/// What must be a directory: mount points, and a directory above some.
+/// Paths that must be directories: mount points, and a directory above some.
 const DIRECTORIES: [&str; 7] = ["proc", "dev", "sys", "tmp", "etc", "data", "data/deep"];
 
-/// What must be a file. A link there is replaced, as no sandbox sees it.
+/// Paths that must be files. A link there is replaced, as no sandbox sees it.
 const FILES: [&str; 3] = ["etc/hosts", "etc/hostname", "etc/resolv.conf"];
 
 /// Every mount point with what must not be there.
@@ -68,7 +68,7 @@ fn put(root: &Path, place: &str, thing: Thing, outside: &Path) {
 }
 
 #[tokio::test]
-async fn images_without_room_for_what_is_mounted_are_refused() {
+async fn images_without_room_for_mount_points_are_refused() {
     for (place, thing) in wrong() {
         let what = format!("{thing:?} at {place}");
         let world = World::new();
@@ -92,7 +92,7 @@ async fn images_without_room_for_what_is_mounted_are_refused() {
             // A root file system has no volumes.
             archives.extend((!place.starts_with("data")).then_some(layer));
         }
-        // What leads to a volume may be a link: the volume is where that leads.
+        // The path of a volume may be a link: the volume is where that leads.
         let is_fine = place.starts_with("data") && matches!(thing, LinkOut | LinkInside);
         let is_right = |imported: Result<Stored, StoreError>| match imported {
             Ok(image) => is_fine && !image.description.volumes.concat().contains("data"),

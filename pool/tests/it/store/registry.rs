@@ -170,15 +170,15 @@ async fn a_pull_that_fails_leaves_nothing() {
     world.check(1);
     let name = registry.name("image:1");
     drop(registry);
-    let nobody = world.store.pull(&name, &|_| {}).await.unwrap_err().to_string();
-    assert!(nobody.contains("refused"), "{nobody}");
+    let refused = world.store.pull(&name, &|_| {}).await.unwrap_err().to_string();
+    assert!(refused.contains("refused"), "{refused}");
     world.check(1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cancelled_pull_leaves_nothing() {
     let (registry, world) = (Registry::start(), World::new());
-    // What can't be compressed takes as long as it is large.
+    // Incompressible content takes time in proportion to its size.
     let mut state = 1_u64;
     let noise: Vec<u8> = (0..32 << 20)
         .map(|_| {

@@ -40,7 +40,7 @@ impl Tar {
         self
     }
 
-    /// What stands before an entry and gives it a long path.
+    /// The part before an entry that gives it a long path.
     pub(crate) fn long(self, kind: EntryType, content: &[u8]) -> Self {
         let header = Self::header(b"././@LongLink", kind, content.len() as u64);
         self.add(header, content)
@@ -140,7 +140,7 @@ pub(crate) fn config(layers: &[Vec<u8>]) -> Value {
     })
 }
 
-/// What `docker save` writes.
+/// An archive as `docker save` writes it.
 pub(crate) fn saved(config: &Value, layers: &[Vec<u8>], names: &[&str]) -> Vec<u8> {
     let config = config.to_string();
     let path = format!("{}.json", sha256(config.as_bytes()));
@@ -214,7 +214,7 @@ pub(crate) fn named(mut descriptor: Value, name: &str) -> Value {
     descriptor
 }
 
-/// A store in a directory, with something beside it that nobody may touch.
+/// A store in a directory, next to a folder that must not be touched.
 pub(crate) struct World {
     pub(crate) directory: TempDir,
     pub(crate) store: Store,

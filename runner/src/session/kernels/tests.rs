@@ -93,7 +93,7 @@ fn a_checkpoint_that_does_not_answer_is_killed() {
 }
 
 #[test]
-fn a_cell_that_does_not_begin_tells_what_is_undone_if_its_checkpoint_is_gone() {
+fn a_cell_that_does_not_begin_reports_the_undone_cells_if_its_checkpoint_is_gone() {
     let (same, _same) = process(2, RESUMED);
     let (current, _current) = process(2, b"");
     assert_eq!(kernels(vec![same], current, true).undo_prepared(), Some(0));
@@ -140,7 +140,7 @@ fn the_checkpoint_of_the_next_cell_is_not_given_up() {
 }
 
 #[test]
-fn a_cell_whose_checkpoint_is_gone_asks_for_another_and_tells_if_there_is_none() {
+fn a_cell_whose_checkpoint_is_gone_asks_for_another_and_reports_if_there_is_none() {
     for is_gone in [false, true] {
         let (prepared, mut behind_prepared) = process(1, b"");
         let (current, mut behind) = process(1, STARTED);

@@ -72,7 +72,7 @@ impl EmbeddedEngine {
     ///
     /// # Errors
     ///
-    /// What [`can_build_images`](Self::can_build_images) finds missing, and [`EngineError::Refused`] if the script fails or
+    /// Those of [`can_build_images`](Self::can_build_images), and [`EngineError::Refused`] if the script fails or
     /// reaches a limit, and if the machine lacks what separates builds from it. The script's output goes to `progress`.
     /// Dropping the future ends the script and leaves no image.
     pub async fn build_image(
@@ -80,7 +80,7 @@ impl EmbeddedEngine {
         build: ImageBuild<'_>,
         progress: Progress<'_>,
     ) -> Result<(), EngineError> {
-        let failed = |error: &dyn std::fmt::Display| refused(Call::FetchImage, error);
+        let failed = |error: io::Error| refused(Call::FetchImage, error);
         let host = self.host()?;
         let ids = Self::ids_of_build(host)?;
         let store = self.settings.images.as_path();
@@ -88,7 +88,7 @@ impl EmbeddedEngine {
             let error = error.with_room(store, || build_limits::NEEDED.to_owned());
             store_refused(Call::FetchImage, error)
         };
-        let resolv_conf = network::resolv_conf().map_err(|error| failed(&error))?;
+        let resolv_conf = network::resolv_conf().map_err(failed)?;
         let staged = self.store.stage().await.map_err(store_failed)?;
         let staged = staged.copy_from(build.base).await.map_err(store_failed)?;
         // Without this, a link in the base image could lead what is written there to the host.
@@ -107,9 +107,9 @@ impl EmbeddedEngine {
             }
             tar::Archive::new(context.as_slice()).unpack(&context_folder)
         });
-        unpacked.await.map_err(|error| failed(&error))?;
+        unpacked.await.map_err(failed)?;
 
-        self.write_shared().map_err(|error| failed(&error))?;
+        self.write_shared().map_err(failed)?;
         let paths = LauncherPaths {
             images: self.store.images(),
             shared: self.shared(),
@@ -121,7 +121,7 @@ impl EmbeddedEngine {
         };
         let launcher =
             LauncherClient::start(&self.settings.program, paths, None, &self.tasks).await;
-        let launcher = launcher.map_err(|error| failed(&error))?;
+        let launcher = launcher.map_err(failed)?;
         let sandbox = format!("isolator-build-{}", uuid::Uuid::new_v4().simple());
         let group =
             host.groups.as_ref().map(|groups| Cgroup::new(groups, &self.building(), &sandbox));
@@ -140,8 +140,8 @@ impl EmbeddedEngine {
             // Here, and not when it is dropped: the process may end before that is done.
             staged.discard().await;
             return Err(match store::is_full(&error) {
-                true => EngineError::DiskFull(error.to_string()),
-                false => failed(&error),
+                true => EngineError::DiskFull(error.into()),
+                false => failed(error),
             });
         }
         progress(&format!("storing {name}"));

@@ -166,7 +166,7 @@ impl Templates {
         };
         let is_fit = |key: &TemplateKey| {
             key.is_learned()
-                && key.is_beside(plain)
+                && key.is_sibling_of(plain)
                 && key.modules.iter().all(|module| named.contains(module))
                 && saves(key) >= WORTH_A_FORK
         };
@@ -217,7 +217,7 @@ impl Templates {
     /// Gives up those with just these modules.
     fn give_up(&self, plain: &TemplateKey, modules: &[String], why: &str) {
         let slots = lock(&self.slots);
-        let with_them = |key: &TemplateKey| key.is_beside(plain) && key.modules == modules;
+        let with_them = |key: &TemplateKey| key.is_sibling_of(plain) && key.modules == modules;
         for (_, slot) in slots.iter().filter(|(key, _)| with_them(key)) {
             slot.give_up_running(why);
         }
@@ -481,7 +481,7 @@ impl EmbeddedEngine {
             drop(launcher);
             let made = match created {
                 Ok(created) => Template::new(created, cgroup, held, bounds, &tasks, learn).await,
-                // Every template has another name, and the same cause is told once.
+                // Every template has another name, and the same cause is logged once.
                 Err(error) => {
                     Err(TemplateError::NotMade(error.to_string().replace(&name, "template")))
                 }

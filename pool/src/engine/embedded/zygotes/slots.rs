@@ -44,7 +44,7 @@ pub(super) struct TemplateKey {
 
 impl TemplateKey {
     /// Whether both are for the same sandboxes with the same packages.
-    pub(super) fn is_beside(&self, other: &Self) -> bool {
+    pub(super) fn is_sibling_of(&self, other: &Self) -> bool {
         let set = |key: &Self| key.packages.as_ref().map(|bound| bound.hash.clone());
         self.shares_room(other) && set(self) == set(other)
     }
@@ -61,13 +61,13 @@ impl TemplateKey {
             && self.spec.preload == spec.preload
     }
 
-    /// The same with a description of its own, so that keeping it does not tell that such sandboxes are made.
+    /// The same with a description of its own, so that keeping it does not show that such sandboxes are made.
     pub(super) fn kept(&self) -> Self {
         Self { spec: Arc::new(SandboxSpec::clone(&self.spec)), ..self.clone() }
     }
 
     pub(super) fn is_like(&self, other: &Self) -> bool {
-        self.is_beside(other)
+        self.is_sibling_of(other)
             && self.modules == other.modules
             && self.is_learned() == other.is_learned()
     }
@@ -240,9 +240,9 @@ pub(super) fn make_room(
     slots: &mut Vec<(TemplateKey, Arc<Slot>)>,
     key: &TemplateKey,
 ) -> Option<()> {
-    let beside =
+    let siblings =
         slots.iter().enumerate().filter(|(_, (it, _))| it.is_learned() && it.shares_room(key));
-    let (there, failed): (Vec<_>, Vec<_>) = beside
+    let (there, failed): (Vec<_>, Vec<_>) = siblings
         .map(|(at, (it, slot))| (at, it.learned_from.as_ref(), lock(&slot.state).last_use()))
         .partition(|(.., used)| used.is_some());
     let has = |client| there.iter().filter(|(_, of, _)| *of == client).count();

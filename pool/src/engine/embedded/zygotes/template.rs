@@ -317,7 +317,7 @@ impl Arriving {
     }
 
     async fn try_place(self, cgroup: Option<Cgroup>) -> io::Result<()> {
-        let pid = self.who().await?;
+        let pid = self.sender().await?;
         if let Some(cgroup) = cgroup {
             // The kernel may take some milliseconds for it.
             let taken = tokio::task::spawn_blocking(move || cgroup.take_in(pid)).await;
@@ -327,7 +327,7 @@ impl Arriving {
     }
 
     /// Its process ID here.
-    async fn who(&self) -> io::Result<Pid> {
+    async fn sender(&self) -> io::Result<Pid> {
         let receive = || {
             let mut space =
                 [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
@@ -335,11 +335,11 @@ impl Arriving {
             let mut word = [0; 1];
             let parts = &mut [io::IoSliceMut::new(&mut word)];
             let received = recvmsg(&self.0, parts, &mut control, RecvFlags::empty())?;
-            let who = control.drain().find_map(|message| match message {
-                RecvAncillaryMessage::ScmCredentials(who) => Some(who.pid),
+            let sender = control.drain().find_map(|message| match message {
+                RecvAncillaryMessage::ScmCredentials(sender) => Some(sender.pid),
                 _ => None,
             });
-            match (received.bytes, who) {
+            match (received.bytes, sender) {
                 (1, Some(pid)) => Ok(pid),
                 _ => Err(io::Error::other("it ended in the sandbox")),
             }

@@ -1,4 +1,4 @@
-//! What the compiled program does, run as the kernel runs it.
+//! The compiled program, run as the kernel runs it.
 
 use seccompiler::sock_filter;
 
@@ -77,7 +77,7 @@ fn interesting(rules: &[&Rule<'_>]) -> Vec<[u64; 6]> {
 }
 
 #[test]
-fn the_compiled_program_says_what_the_rules_say() {
+fn the_compiled_program_agrees_with_the_rules() {
     let mut calls = 0;
     for filtered in FILTERS {
         let (program, rules) = (program(filtered), kernel::rules(filtered));
