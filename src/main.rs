@@ -124,15 +124,8 @@ async fn run(Cli { global, command }: Cli) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// The launcher reports what goes wrong while it creates a sandbox. What the sandbox's first process says is not
-/// reported, so that is logged there.
 fn log_errors_to_stderr() {
-    const OF_LAUNCHER: &str = concat!(
-        "libcontainer::container=off,",
-        "libcontainer::process::container_main_process=off,",
-        "libcontainer::process::container_intermediate_process=off",
-    );
-    log::of_launcher_to_stderr(&format!("error,{OF_LAUNCHER}"));
+    log::of_launcher_to_stderr("error");
 }
 
 fn log_to_stderr(cli: &Cli) {
