@@ -103,8 +103,13 @@ impl EmbeddedEngine {
 
     /// Ends the launchers that are not used anymore, once their sandboxes are gone.
     pub(super) fn end_unused_launchers(&self) {
+        let may_end = |running: &RunningLauncher| {
+            !running.client.is_healthy() || !self.has_sandboxes(&running.client)
+        };
         // The holder of the lock does the same.
-        if let Ok(mut launchers) = self.launchers.try_lock() {
+        if let Ok(mut launchers) = self.launchers.try_lock()
+            && launchers.iter().any(may_end)
+        {
             self.end_unused(&mut launchers, &self.mounted(), None);
         }
     }

@@ -224,21 +224,29 @@ impl Cgroup {
         self.write("memory", SUM, memory)
     }
 
-    /// Kills every process and removes the groups. Blocks until the processes are gone.
+    /// Removes the groups, and kills every process that is still in them. Blocks until the processes are gone.
     pub(crate) fn remove(&self) -> io::Result<()> {
         let mut tries = 1;
         loop {
-            self.kill()?;
-            let removed = self.hierarchies.each(&self.path, remove_directory);
-            match removed {
+            match self.hierarchies.each(&self.path, remove_directory) {
                 Err(error)
                     if tries < REMOVE_ATTEMPTS && error.kind() == io::ErrorKind::ResourceBusy =>
                 {
+                    // Only now: usually none is left, and looking for them takes longer than the removal.
+                    self.kill()?;
                     tries += 1;
                     std::thread::sleep(REMOVE_RETRY_INTERVAL);
                 }
                 removed => return removed,
             }
+        }
+    }
+
+    /// Lets killed processes end: those that the freezer of version 1 has frozen die only when they are thawed.
+    pub(crate) fn let_die(&self) {
+        if self.hierarchies.freezer().0 == Version::One {
+            // An error means that the groups are gone.
+            let _ = self.thaw();
         }
     }
 
