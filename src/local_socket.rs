@@ -183,13 +183,14 @@ fn lock(folder: &File) -> io::Result<()> {
     }
 }
 
-/// Fails if this user can't be told from users without a number in this namespace.
+/// Fails if this user can't be distinguished from users without a number in this namespace.
 fn check_own_user() -> io::Result<()> {
     let overflow = fs::read_to_string("/proc/sys/kernel/overflowuid").ok();
     let overflow = overflow.and_then(|text| text.trim().parse().ok()).unwrap_or(OVERFLOW_USER);
     (geteuid().as_raw() != overflow).then_some(()).ok_or_else(|| {
-        let text =
-            format!("user {overflow} can't be told from users that the kernel does not know here");
+        let text = format!(
+            "user {overflow} can't be distinguished from users that the kernel does not know here"
+        );
         io::Error::new(ErrorKind::PermissionDenied, text)
     })
 }

@@ -145,7 +145,7 @@ impl CallError {
     }
 
     /// Writes it to the server's log, if an operator should know of it.
-    pub(super) fn log(&self) {
+    pub(crate) fn log(&self) {
         match self {
             Self::CheckBusy(_) | Self::Sandbox(_) | Self::NoVerdict(_) | Self::NotOpened(_) => {
                 tracing::warn!(error = %self, "a call failed");

@@ -158,6 +158,7 @@ impl Sessions {
             opened: Instant::now(),
             used: Mutex::new(Instant::now()),
             calls: AtomicUsize::new(0),
+            step: Mutex::new(None),
         });
         let in_use = InUse::new(Arc::clone(&open));
         lock(&self.registry.entries).open.insert(open.id.clone(), Arc::clone(&open));
@@ -235,6 +236,16 @@ impl Sessions {
         let mut own: Vec<_> = own.cloned().collect();
         own.sort_by_key(|session| session.opened);
         own
+    }
+
+    /// Lets the calls end that only hold a session.
+    pub(crate) fn release(&self) {
+        self.registry.release.cancel();
+    }
+
+    /// Waits for [`release`](Self::release).
+    pub(crate) async fn released(&self) {
+        self.registry.release.cancelled().await;
     }
 
     /// Notes that cells were undone.

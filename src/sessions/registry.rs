@@ -8,6 +8,7 @@ use std::time::Duration;
 use isolator_pool::lock::lock;
 use isolator_pool::pool::admission::Client;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use super::gone::{Tombstones, Why, gone_of};
 use super::open::OpenSession;
@@ -28,6 +29,8 @@ pub(super) struct Registry {
     pub(super) undone: AtomicU64,
     pub(super) replayed: AtomicU64,
     pub(super) files_read: AtomicU64,
+    /// Cancelled when the server stops.
+    pub(super) release: CancellationToken,
 }
 
 #[derive(Default)]

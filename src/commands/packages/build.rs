@@ -39,7 +39,7 @@ pub(super) async fn build(
     let builder = Builder::new(Arc::clone(&config), store.clone(), sandboxes);
     let ended = each_set(&config, names, stop, json, async |set| {
         let built = build_one(&app, &config, &builder, &packages, set).await?;
-        let text = told(set, &built);
+        let text = describe(set, &built);
         let row = Row::of(&config, &store, Some(set.name.clone()), built, SystemTime::now());
         Ok((row, text))
     })
@@ -61,7 +61,7 @@ async fn build_one(
         ensure_image(&app.images, &language.sandbox.image.name, false).await?;
     }
     let steps = Steps::new(format!("the set of packages {name}"), "is built, which is done once");
-    // Whoever builds it next, on this machine or another, gets the same versions.
+    // The next build, on this machine or another, gets the same versions.
     let locked = steps.follow(lock_new(config, builder, set, &steps)).await;
     let locked = locked.with_context(|| format!("the set of packages {name} was not locked"))?;
     if let Some(folder) = locked {
@@ -73,7 +73,7 @@ async fn build_one(
     Ok(steps.follow(packages.build(name, &|line| steps.show(line))).await?)
 }
 
-fn told(set: &SetConfig, built: &StoredSet) -> String {
+fn describe(set: &SetConfig, built: &StoredSet) -> String {
     let mut packages: Vec<_> = built
         .packages
         .iter()

@@ -66,7 +66,7 @@ pub(super) fn why(
     Ok(ExitCode::SUCCESS)
 }
 
-/// What a set was made from and what is in it: of the store, or else of its lock.
+/// The requirements and contents of a set: of the store, or else of its lock.
 fn contents(
     config: &Config,
     store: &Store,
@@ -104,7 +104,7 @@ fn chains(
             wants.entry(by).or_default().insert(name);
         }
     }
-    let told = |name: &str| {
+    let describe = |name: &str| {
         let locked = packages.iter().find(|locked| locked.name == name);
         locked.map_or(name.to_owned(), |locked| format!("{name} {}", locked.version))
     };
@@ -114,10 +114,10 @@ fn chains(
         let mut next = VecDeque::from([&*wanted.name]);
         while let Some(name) = next.pop_front() {
             if name == package {
-                let mut chain = vec![told(name)];
+                let mut chain = vec![describe(name)];
                 let mut at = name;
                 while let Some(Some(by)) = before.get(at) {
-                    chain.push(told(by));
+                    chain.push(describe(by));
                     at = by;
                 }
                 chain.push(text.clone());

@@ -1,4 +1,4 @@
-//! What comes back from a run: output, exit code, and the files that the program left.
+//! The result of a run: output, exit code, and the files that the program left.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -10,7 +10,7 @@ use isolator_pool::quote::quoted;
 use isolator_pool::run::output::Stream;
 
 use super::RunArguments;
-use crate::calls::finished::{Content, Finished, FinishedFile};
+use crate::calls::command::{Bytes, Finished, FinishedFile};
 use crate::commands::program_output::ProgramOutput;
 use crate::commands::{complain, print, print_to_stderr, say};
 use crate::config::Config;
@@ -88,7 +88,7 @@ impl Output {
     fn keep(&self, folder: &Path, files: &[FinishedFile], config: &Config) -> anyhow::Result<()> {
         std::fs::create_dir_all(folder).with_context(|| format!("--out {}", folder.display()))?;
         for FinishedFile { path, size, content } in files {
-            let Some(Content(content)) = content else {
+            let Some(Bytes(content)) = content else {
                 complain(&format!(
                     "isolator: {} was not kept: it has {size} bytes, and all files together can have {} \
                      (results.maxFilesKB)",

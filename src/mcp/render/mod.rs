@@ -15,7 +15,7 @@ use rmcp::model::{CallToolResult, ContentBlock, ProtocolVersion, Resource, Resou
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::calls::finished::{FINISHED, Finished};
+use crate::calls::command::{COMMAND, CommandAnswer, CommandError, CommandServed};
 use crate::calls::served::{Ran, RunEnd};
 use crate::calls::{CallError, Calls, Served, ToolName};
 use crate::mcp::tools::Tested;
@@ -247,25 +247,32 @@ impl Answer {
         }
     }
 
-    /// The end of a program for a command.
-    pub(super) fn finished(finished: &Finished) -> Self {
-        let content = vec![ContentBlock::text("The program has ended; see _meta.")];
-        let mut answer = Self::new(content, finished.code != 0, finished.status);
-        match serde_json::to_value(finished) {
-            Ok(value) => {
-                answer.result.meta.get_or_insert_default().insert(FINISHED.to_owned(), value);
-            }
-            Err(error) => {
-                tracing::error!(%error, "the end of a program could not be written as JSON")
-            }
-        }
-        Self { weight: finished.weight(), receipt: finished.receipt.clone(), ..answer }
+    /// The answer to a command.
+    pub(super) fn command(served: CommandServed) -> Self {
+        let CommandServed { answer, status, receipt } = served;
+        let weight = answer.weight();
+        let result: Result<CommandAnswer, CommandError> = Ok(answer);
+        let is_failure = result.as_ref().is_ok_and(CommandAnswer::is_failure);
+        let content = vec![ContentBlock::text("The result is in _meta.")];
+        let answer = Self::new(content, is_failure, status).with_result(&result);
+        Self { weight, receipt, ..answer }
     }
 
-    /// The same answer, which says to a command that nothing has run.
-    pub(super) fn before_run(mut self) -> Self {
-        let meta = self.result.meta.get_or_insert_default();
-        meta.insert(FINISHED.to_owned(), json!({ "has_run": false }));
+    /// The answer to a command that was not served.
+    pub(super) fn command_failed(error: CommandError) -> Self {
+        let (text, status) = (error.to_string(), error.status());
+        Self::failure(text, status).with_result(&Err(error))
+    }
+
+    fn with_result(mut self, result: &Result<CommandAnswer, CommandError>) -> Self {
+        match serde_json::to_value(result) {
+            Ok(value) => {
+                self.result.meta.get_or_insert_default().insert(COMMAND.to_owned(), value);
+            }
+            Err(error) => {
+                tracing::error!(%error, "the result of a command could not be written as JSON");
+            }
+        }
         self
     }
 

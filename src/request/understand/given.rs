@@ -43,6 +43,20 @@ impl Given {
         Parser { rest: valid.get() }.value(0)
     }
 
+    /// The same for a parser that needs the usual type. Numbers can lose digits.
+    pub(crate) fn into_value(self) -> Value {
+        match self {
+            Self::Null => Value::Null,
+            Self::Bool(is_true) => Value::Bool(is_true),
+            Self::Number(digits) => digits.parse().map_or(Value::String(digits), Value::Number),
+            Self::String(text) => Value::String(text),
+            Self::Array(items) => items.into_iter().map(Self::into_value).collect(),
+            Self::Object(entries) => {
+                entries.into_iter().map(|(key, value)| (key, value.into_value())).collect()
+            }
+        }
+    }
+
     /// The text, if it is one.
     pub(super) fn as_str(&self) -> Option<&str> {
         match self {
