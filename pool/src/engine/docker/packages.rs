@@ -245,6 +245,7 @@ impl Helper<'_> {
             image: Some(image.to_owned()),
             entrypoint: Some(entrypoint),
             cmd: Some(Vec::new()),
+            network_disabled: Some(true),
             user: Some("0:0".to_owned()),
             labels: Some(self.engine.all_labels()),
             host_config: Some(HostConfig { network_mode: Some("none".to_owned()), ..host }),
