@@ -61,7 +61,6 @@ pub(crate) struct Finished {
 pub(crate) struct FinishedFile {
     /// Its path below the working directory, which the program chose.
     pub path: String,
-    /// Its size in bytes.
     pub size: u64,
     /// Its content, if it was wanted and is not too large.
     pub content: Option<Content>,
@@ -82,15 +81,8 @@ impl Finished {
         report.notes.splice(..0, ran.notes.iter().cloned());
         let of_file = |file: &ChangedFile| FileReport::named(file.path.clone(), file.size);
         report.files = outcome.files.iter().map(of_file).collect();
-        let receipt = serde_json::to_value(&ran.receipt);
-        let data = serde_json::to_value(&report).and_then(|mut data| {
-            data["receipt"] = receipt?;
-            Ok(data)
-        });
-        let data = data.unwrap_or_else(|error| {
-            tracing::error!(%error, "a report could not be written as JSON");
-            Value::Null
-        });
+        let mut data = serde_json::to_value(&report).expect("plain data is JSON");
+        data["receipt"] = serde_json::to_value(&ran.receipt).expect("plain data is JSON");
         let Outcome { stdout, stderr, files, .. } =
             std::mem::replace(ran.outcome_mut(), Outcome::of(Status::Success));
         let file = |ChangedFile { path, size, content }| FinishedFile {

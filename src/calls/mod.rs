@@ -31,7 +31,7 @@
 //! calls.serve(Job::Close(opened.session.id.clone()), &call, &mut note).await?;
 //! ```
 //!
-//! What a command sets differently, it changes in the resolved job before it serves it: standard input with any bytes
+//! Commands change the resolved job before they serve it where they differ from tools: standard input with any bytes
 //! (`job.run.stdin`), other files that come back (`job.run.files`), the width of a screen (`CellRun::Code`).
 
 pub(crate) mod budget;
@@ -82,12 +82,9 @@ pub(crate) struct Calls {
 /// The parts of a server that change with its configuration.
 #[derive(Clone)]
 pub(crate) struct Setup {
-    /// The configuration.
     pub config: Arc<Config>,
     pub pools: Arc<Pools>,
-    /// Its sets of packages.
     pub packages: Packages,
-    /// Its audit log.
     pub audit: Audit,
     /// The traces of the server, which are the same for all.
     pub traces: Traces,
@@ -118,7 +115,6 @@ pub(crate) type Steps = Arc<dyn Fn(&str) + Send + Sync>;
 /// A call, besides its arguments.
 #[derive(Clone)]
 pub(crate) struct Call {
-    /// The caller.
     pub client: Client,
     /// Receives the program's output, if the caller follows it.
     pub watch: Option<Watch>,
