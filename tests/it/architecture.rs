@@ -23,7 +23,7 @@ const LIBRARIES: [(&str, &[&str]); 14] = [
             "pool/src/engine/store/registry/",
             "src/traces/",
             "src/commands/operators.rs",
-            "src/commands/server.rs",
+            "src/commands/server/",
         ],
     ),
     ("opentelemetry", &["src/traces/"]),
