@@ -22,13 +22,11 @@ const LEAST_MEMORY: u64 = 4 << 20;
 
 /// A session of a client.
 pub(crate) struct OpenSession {
-    /// Its handle.
     pub id: String,
     pub client: Client,
     pub language: Arc<Language>,
     /// The limits of its sandbox.
     pub resources: Resources,
-    /// The sandbox.
     pub session: Session,
     /// The packages that its cells can import from, if it asked for some.
     pub packages: Option<BoundSet>,
