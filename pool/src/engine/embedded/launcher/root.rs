@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags, ResolveFlags, open, openat2};
 use rustix::io::Errno;
-use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use rustix::mount::{MountFlags, UnmountFlags, mount, mount_remount, unmount};
 
 use crate::engine::embedded::layout::{self, SHARED};
 use crate::engine::embedded::protocol::WritableLayer;
@@ -62,8 +62,11 @@ impl SandboxMounts {
     }
 
     /// Removes every user's right to read a program: the first of these paths that exists. It can still be started. The root
-    /// must be writable.
+    /// must be writable: it gets a copy. With large pages, forks of the program map and unmap it in fewer steps.
     pub(super) fn hide_program(&self, paths: &[PathBuf]) -> io::Result<()> {
+        // Some kernels have no large pages.
+        let flags = MountFlags::NODEV | MountFlags::NOSUID;
+        let _ = mount_remount(&self.folder, flags, c"huge=within_size");
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = open(&self.points[0], flags, Mode::empty())?;
         for path in paths {
