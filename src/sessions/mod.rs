@@ -6,7 +6,7 @@ mod open;
 mod registry;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -159,6 +159,7 @@ impl Sessions {
             opened: Instant::now(),
             used: Mutex::new(Instant::now()),
             calls: AtomicUsize::new(0),
+            is_held: AtomicBool::new(false),
             step: Mutex::new(None),
         });
         let in_use = InUse::new(Arc::clone(&open));
