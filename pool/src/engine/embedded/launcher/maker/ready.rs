@@ -11,7 +11,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{
-    CWD, FileType, Mode, OFlags, ResolveFlags, makedev, mkdirat, mknodat, open, openat2, symlinkat,
+    AtFlags, CWD, FileType, Gid, Mode, OFlags, ResolveFlags, Uid, chownat, makedev, mkdirat,
+    mknodat, open, openat2, symlinkat,
 };
 use rustix::io::Errno;
 use rustix::mount::{MountAttrFlags, UnmountFlags, unmount};
@@ -260,6 +261,11 @@ fn devices(ids: Option<Ids>, is_read_only: bool) -> io::Result<OwnedFd> {
     let mounted =
         mounting::new(c"tmpfs", OPTIONS_OF_DEVICES.into_iter().chain(options), attributes)?;
     fill_devices(&mounted)?;
+    for (_, link) in LINKS {
+        let owner = ids.map_or(0, |ids| ids.first);
+        let (uid, gid) = (Uid::from_raw(owner), Gid::from_raw(owner));
+        chownat(&mounted, link, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
+    }
     let own = umask(Mode::empty());
     let made = NODES.into_iter().try_for_each(|(name, major, minor)| {
         let mode = Mode::from_raw_mode(0o666);
@@ -273,17 +279,18 @@ fn devices(ids: Option<Ids>, is_read_only: bool) -> io::Result<OwnedFd> {
     Ok(mounted)
 }
 
-/// Makes what is beside the nodes: links, and folders for mounts.
+/// Links beside the nodes: where they lead, and their names.
+const LINKS: [(&CStr, &CStr); 5] = [
+    (c"/proc/self/fd", c"fd"),
+    (c"/proc/self/fd/0", c"stdin"),
+    (c"/proc/self/fd/1", c"stdout"),
+    (c"/proc/self/fd/2", c"stderr"),
+    (c"pts/ptmx", c"ptmx"),
+];
+
+/// Makes the links, and folders for mounts.
 pub(super) fn fill_devices(devices: &OwnedFd) -> Result<(), Errno> {
-    for (target, link) in [
-        (c"/proc/self/fd", c"fd"),
-        (c"/proc/self/fd/0", c"stdin"),
-        (c"/proc/self/fd/1", c"stdout"),
-        (c"/proc/self/fd/2", c"stderr"),
-        (c"pts/ptmx", c"ptmx"),
-    ] {
-        symlinkat(target, devices, link)?;
-    }
+    LINKS.into_iter().try_for_each(|(target, link)| symlinkat(target, devices, link))?;
     let folders = [c"pts", c"shm", c"mqueue"];
     folders.into_iter().try_for_each(|folder| mkdirat(devices, folder, Mode::from_raw_mode(0o755)))
 }
