@@ -92,7 +92,6 @@ impl LocalSocket {
         }
     }
 
-    /// Its file.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
@@ -129,7 +128,7 @@ pub(crate) fn sockets() -> Vec<PathBuf> {
     let mut found: Vec<_> = sockets_in(&folder)
         .filter_map(|path| Some((fs::symlink_metadata(&path).ok()?.modified().ok()?, path)))
         .collect();
-    found.sort_by(|a, b| b.cmp(a));
+    found.sort_unstable_by(|a, b| b.cmp(a));
     found.into_iter().map(|(_, path)| path).collect()
 }
 
@@ -170,7 +169,7 @@ pub(crate) fn fingerprint(config: &Config) -> String {
     }
 }
 
-/// Waits for the lock of the folder, but not for long.
+/// Waits a limited time for the lock of the folder.
 fn lock(folder: &File) -> io::Result<()> {
     let end = Instant::now() + LOCK_TIMEOUT;
     loop {

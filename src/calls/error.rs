@@ -29,12 +29,7 @@ pub(crate) enum CallError {
     CheckBusy(#[from] NoTurn),
     /// The policies forbid something in the program.
     #[error("the operator of this server forbids something in the program:\n{found}")]
-    Forbidden {
-        /// The violations.
-        found: Findings,
-        /// Remarks for the caller.
-        notes: Vec<String>,
-    },
+    Forbidden { found: Findings, notes: Vec<String> },
     /// The packages don't exist, or could not be built.
     #[error(transparent)]
     Packages(#[from] Refusal),

@@ -58,12 +58,9 @@ pub(crate) struct Calls {
 /// The parts of a server that change with its configuration.
 #[derive(Clone)]
 pub(crate) struct Setup {
-    /// The configuration.
     pub config: Arc<Config>,
     pub pools: Arc<Pools>,
-    /// Its sets of packages.
     pub packages: Packages,
-    /// Its audit log.
     pub audit: Audit,
     /// The traces of the server, which are the same for all.
     pub traces: Traces,
@@ -94,7 +91,6 @@ pub(crate) type Steps = Arc<dyn Fn(&str) + Send + Sync>;
 /// A call, besides its arguments.
 #[derive(Clone)]
 pub(crate) struct Call {
-    /// The caller.
     pub client: Client,
     /// Receives the program's output, if the caller follows it.
     pub watch: Option<Watch>,

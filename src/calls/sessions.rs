@@ -174,7 +174,6 @@ impl Calls {
         }
     }
 
-    /// Undoes cells.
     pub(super) async fn rewind_session(
         &self,
         session: &InUse,

@@ -1,6 +1,6 @@
 //! A session of a client, and the calls that use it.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
@@ -22,13 +22,11 @@ const LEAST_MEMORY: u64 = 4 << 20;
 
 /// A session of a client.
 pub(crate) struct OpenSession {
-    /// Its handle.
     pub id: String,
     pub client: Client,
     pub language: Arc<Language>,
     /// The limits of its sandbox.
     pub resources: Resources,
-    /// The sandbox.
     pub session: Session,
     /// The packages that its cells can import from, if it asked for some.
     pub packages: Option<BoundSet>,
@@ -43,6 +41,8 @@ pub(crate) struct OpenSession {
     pub(super) used: Mutex<Instant>,
     /// Calls that use it now.
     pub(super) calls: AtomicUsize,
+    /// Whether a command holds it until it closes it.
+    pub(super) is_held: AtomicBool,
     /// Kills the step of a command, if one runs or waits.
     pub(super) step: Mutex<Option<CancellationToken>>,
 }
@@ -59,7 +59,8 @@ impl OpenSession {
     /// When it ends if it is not used again.
     pub(super) fn ends_at(&self) -> (Instant, Why) {
         // A call that uses it prolongs it.
-        let used = if self.is_in_use() { Instant::now() } else { *lock(&self.used) };
+        let is_used = self.is_in_use() || self.is_held.load(Ordering::Relaxed);
+        let used = if is_used { Instant::now() } else { *lock(&self.used) };
         let idle = used + self.idle_timeout;
         let oldest = self.opened + self.max_age;
         if idle <= oldest {
@@ -85,6 +86,11 @@ impl OpenSession {
     /// Waits until it has reached its greatest age.
     pub(crate) async fn too_old(&self) {
         tokio::time::sleep_until(self.opened + self.max_age).await;
+    }
+
+    /// Lets it have no idle timeout from now on, because a command holds it.
+    pub(crate) fn hold(&self) {
+        self.is_held.store(true, Ordering::Relaxed);
     }
 
     /// Begins a step that [`kill_step`](Self::kill_step) can kill until the result is dropped.

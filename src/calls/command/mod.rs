@@ -4,10 +4,12 @@
 mod answer;
 mod call;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use isolator_pool::WantedFiles;
 use isolator_pool::engine::preload::Interpreter;
+use isolator_pool::pool::admission::Client;
 use isolator_pool::pool::session::CellRun;
 use isolator_pool::run::outcome::Status;
 use tokio::sync::oneshot;
@@ -26,7 +28,7 @@ use crate::request::limits;
 use crate::request::pack::{self, refuse_more_than_memory};
 use crate::request::resolve::{self, StepJob};
 use crate::result::receipt::ReceiptReport;
-use crate::sessions::{InUse, Sessions};
+use crate::sessions::{self, InUse, Sessions};
 
 /// How long a session can be without the call that holds it, which follows its opening at once.
 const HELD_AFTER: Duration = Duration::from_secs(10);
@@ -53,7 +55,9 @@ impl From<CommandAnswer> for CommandServed {
 /// A session that ends when this is dropped.
 struct Held<'a> {
     sessions: &'a Sessions,
-    session: InUse,
+    session: Arc<sessions::OpenSession>,
+    /// The user of this server can also hold it when there is no room for others. Clients can't: they share the room fairly.
+    in_use: Option<InUse>,
 }
 
 impl Drop for Held<'_> {
@@ -273,13 +277,16 @@ impl Calls {
         Ok(served(CommandAnswer::Step(Box::new(step)), *ran))
     }
 
-    /// Keeps a session open until it ends, is too old, or the server stops. It is closed then, and also when the command is gone,
-    /// which drops this future.
-    async fn hold(&self, session: InUse) {
-        let held = Held { sessions: &self.sessions, session };
+    /// Keeps a session open until it ends or the server stops. It is closed then, and also when the command is gone, which drops
+    /// this future.
+    async fn hold(&self, in_use: InUse) {
+        let session = in_use.shared();
+        session.hold();
+        let in_use = (session.client == Client::Host).then_some(in_use);
+        let held = Held { sessions: &self.sessions, session, in_use };
         tokio::select! {
             _ = held.session.session.ended() => {}
-            () = held.session.too_old() => {}
+            () = held.session.too_old(), if held.in_use.is_some() => {}
             () = self.sessions.released() => {
                 while held.session.session.is_running() {
                     tokio::time::sleep(LOOK_AGAIN).await;

@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_version_is_not_judged() {
+    fn texts_without_a_version_are_not_judged() {
         for said in ["", "unknown", "1.2", "v1.x.3"] {
             assert!(matches!(judge(said), Verdict::NotKnown { .. }), "{said}");
         }

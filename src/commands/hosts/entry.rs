@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_user_added_makes_no_other_entry() {
+    fn additions_of_the_user_make_no_other_entry() {
         let args = ["serve", "--config", "/my files/it's.json"];
         let same = json!({ "command": "/opt/isolator", "args": args, "disabled": true });
         assert!(entry().starts_as(&same) && entry().is_of_same_server(&same));

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use anyhow::Context as _;
+use isolator_pool::quote::first_of;
 
 use crate::app::{App, PoolFill};
 use crate::commands::complain;
@@ -17,6 +18,7 @@ use crate::commands::steps::{Steps, ensure_image};
 use crate::config::{Config, SetConfig};
 use crate::packages::Packages;
 use crate::packages::build::{Builder, Sandboxes};
+use crate::packages::lock::Locked;
 use crate::packages::store::{Store, StoredSet, short};
 
 /// Packages whose versions are printed.
@@ -74,15 +76,8 @@ async fn build_one(
 }
 
 fn describe(set: &SetConfig, built: &StoredSet) -> String {
-    let mut packages: Vec<_> = built
-        .packages
-        .iter()
-        .take(MOST_SHOWN)
-        .map(|locked| format!("{} {}", locked.name, locked.version))
-        .collect();
-    if built.packages.len() > MOST_SHOWN {
-        packages.push(format!("{} more", built.packages.len() - MOST_SHOWN));
-    }
+    let package = |locked: &Locked| format!("{} {}", locked.name, locked.version);
+    let packages = first_of(built.packages.iter().map(package), MOST_SHOWN);
     let (name, hash, size) = (&set.name, short(&built.hash), size(built.bytes));
-    format!("{name} {hash}, {size}: {}", packages.join(", "))
+    format!("{name} {hash}, {size}: {packages}")
 }

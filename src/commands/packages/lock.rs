@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_different_is_told_for_each_package() {
+    fn differences_are_described_for_each_package() {
         let locked = |(name, version): (&str, &str)| Locked {
             name: name.to_owned(),
             version: version.to_owned(),

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::bail;
 use isolator_pool::engine::preload::Interpreter;
+use isolator_pool::quote::first_of;
 use serde::Serialize;
 
 use crate::commands::packages::choice;
@@ -48,10 +49,8 @@ pub(super) fn why(
     if versions.is_empty() {
         let mut names: Vec<_> = packages.iter().map(|locked| locked.name.as_str()).collect();
         names.dedup();
-        let more = names.len().saturating_sub(MOST_NAMED);
-        names.truncate(MOST_NAMED);
-        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-        bail!("{package} is not in the set {set}, which has {}{more}", names.join(", "));
+        let names = first_of(names.into_iter().map(str::to_owned), MOST_NAMED);
+        bail!("{package} is not in the set {set}, which has {names}");
     }
     let chains = chains(interpreter, &requirements, &packages, &package);
     if json {

@@ -6,7 +6,7 @@ use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
-use isolator_pool::quote::quoted;
+use isolator_pool::quote::{first_of, quoted};
 use isolator_pool::run::output::Stream;
 
 use super::RunArguments;
@@ -120,12 +120,9 @@ fn write_new(path: &Path, content: &[u8]) -> std::io::Result<()> {
 }
 
 fn not_kept(files: &[FinishedFile]) -> String {
-    let mut names: Vec<_> = files.iter().take(MAX_NAMED).map(|file| quoted(&file.path)).collect();
-    if files.len() > MAX_NAMED {
-        names.push(format!("{} more", files.len() - MAX_NAMED));
-    }
+    let names = files.iter().map(|file| quoted(&file.path));
     format!(
         "isolator: the program left {}, which is gone with its sandbox; --out FOLDER keeps files",
-        names.join(", ")
+        first_of(names, MAX_NAMED)
     )
 }

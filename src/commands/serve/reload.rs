@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_change_keeps_its_value_and_is_named() {
+    fn keys_that_need_a_restart_keep_their_values_and_are_named() {
         let old = parse(&json!({ "limits": { "maxFiles": 7, "maxCpus": 2 } }));
         let mut new = parse(&json!({
             "engine": { "kind": "embedded", "host": "unix:///x" },

@@ -339,7 +339,7 @@ impl<'a> Console<'a> {
             Killed::Nothing => (self.next_cell(), "it was cancelled before it began".to_owned()),
             Killed::Cell { number, undone } => {
                 self.cells = number;
-                (number, what_stays(undone))
+                (number, state_after_kill(undone))
             }
             Killed::Session => {
                 let why = "the cell was killed, and the session with it: there was no checkpoint to go back to";
@@ -435,7 +435,7 @@ fn rounded(bytes: u64) -> ByteSize {
 }
 
 /// A description of something that was killed, with this number of cells undone.
-fn what_stays(undone: u32) -> String {
+fn state_after_kill(undone: u32) -> String {
     match undone {
         // Without a checkpoint it is interrupted first, and a command has no variables.
         0 => "it was stopped; what it did until then stays".to_owned(),

@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_shown_is_saved_in_the_form_that_the_name_asks_for() {
+    fn shown_things_are_saved_in_the_form_of_the_file_name() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name).display().to_string();
         let mut gallery = Gallery::default();

@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn what_there_is_to_know_is_told() {
+    fn remarks_are_part_of_the_advice() {
         let mut few = seen("go", &[5.0, 3.0], Size::Adaptive { min: 1, max: 8, target: 0.9 });
         few.is_measured = false;
         few.lead = None;

@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_says_is_read_as_far_as_it_can_be() {
+    fn the_readable_part_of_a_state_is_used() {
         let status = json!({ "pools": {
             "python": { "sandbox_bytes": 1000, "delay_ms": 10.0, "making_ms": 90.0,
                 "depths": [5.0, 2.0], "busiest_minute": 4 },

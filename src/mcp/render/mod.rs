@@ -90,7 +90,7 @@ impl Renderer<'_> {
         }
     }
 
-    /// The answer when a call was not served. It tells the model when its program is not to blame.
+    /// The answer when a call was not served. The model can see from it whether its program is the cause.
     fn failed(&self, tool: ToolName, error: CallError) -> Answer {
         let text = match &error {
             CallError::Invalid(error) => return invalid(tool, error),
@@ -222,29 +222,18 @@ impl Answer {
         let is_failure = report.is_failure();
         let mut answer = Self::new(content, is_failure, report.status.as_str());
         answer.weight = weight + report.weight();
-        match serde_json::to_value(report) {
-            Ok(value) => answer.result.structured_content = Some(value),
-            Err(error) => tracing::error!(%error, "a report could not be written as JSON"),
-        }
+        answer.result.structured_content = Some(as_json(report));
         answer
     }
 
     /// An answer that is only data. A program's failure is not the tool's.
     fn of_data(data: &impl Serialize) -> Self {
-        let text =
-            serde_json::to_string(data).and_then(|text| Ok((serde_json::to_value(data)?, text)));
-        match text {
-            Ok((value, text)) => {
-                let weight = 2 * text.len();
-                let mut answer = Self::new(vec![ContentBlock::text(text)], false, "success");
-                answer.result.structured_content = Some(value);
-                Self { weight, ..answer }
-            }
-            Err(error) => {
-                tracing::error!(%error, "an answer could not be written as JSON");
-                Self::failure("The answer could not be written.", "error")
-            }
-        }
+        // Objects have the order of the type here, and that of their keys in a `Value`.
+        let text = serde_json::to_string(data).expect(PLAIN);
+        let weight = 2 * text.len();
+        let mut answer = Self::new(vec![ContentBlock::text(text)], false, "success");
+        answer.result.structured_content = Some(as_json(data));
+        Self { weight, ..answer }
     }
 
     /// The answer to a command.
@@ -308,16 +297,18 @@ impl Answer {
     }
 
     fn with_receipt(mut self, receipt: ReceiptReport) -> Self {
-        match serde_json::to_value(&receipt) {
-            Ok(value) => {
-                self.weight += value.to_string().len();
-                let meta = self.result.meta.get_or_insert_default();
-                meta.insert(RECEIPT.to_owned(), value);
-            }
-            Err(error) => tracing::error!(%error, "a receipt could not be written as JSON"),
-        }
+        let value = as_json(&receipt);
+        self.weight += value.to_string().len();
+        self.result.meta.get_or_insert_default().insert(RECEIPT.to_owned(), value);
         Self { receipt: Some(receipt), ..self }
     }
+}
+
+/// Answers have only texts, numbers, lists and objects with texts as keys.
+const PLAIN: &str = "plain data is JSON";
+
+fn as_json(data: &impl Serialize) -> Value {
+    serde_json::to_value(data).expect(PLAIN)
 }
 
 /// An attachment in the protocol's form.

@@ -26,10 +26,6 @@ const MAX_ARGUMENT: usize = 128 * 1024 - 1;
 const MAX_ARGUMENTS: usize = 512 * 1024;
 
 /// The language of that name.
-///
-/// # Errors
-///
-/// When there is none.
 pub(crate) fn language(name: &str, config: &Config) -> Result<Arc<Language>, InvalidArgument> {
     config.languages.get(name).cloned().ok_or_else(|| {
         let message = format!(

@@ -105,7 +105,6 @@ impl StepJob {
 
 /// A session to open, whose every part was checked.
 pub(crate) struct OpenJob {
-    /// The session.
     pub wish: Wish,
     /// The sets of packages, and requirements, that its cells can import from.
     pub packages: Vec<String>,
@@ -115,15 +114,10 @@ pub(crate) struct OpenJob {
     pub max_wait: Option<Duration>,
     /// The handle of the session that it repeats, if it repeats one.
     pub replay: Option<String>,
-    /// Remarks for the caller.
     pub notes: Vec<String>,
 }
 
 /// Resolves the arguments of `open_session`.
-///
-/// # Errors
-///
-/// The first argument that can't be used.
 pub(crate) fn opening(arguments: OpenSession, config: &Config) -> Result<OpenJob, InvalidArgument> {
     let name = required(arguments.language, "language", "the language of the session's cells")?;
     let language = language(&name, config)?;
@@ -188,10 +182,6 @@ fn idle_timeout(text: &str, config: &Config) -> Result<Duration, InvalidArgument
 
 /// Resolves the arguments of `execute_code` with a session. The policies are those of the session: its language may be gone from
 /// the configuration.
-///
-/// # Errors
-///
-/// The first argument that can't be used.
 pub(crate) fn cell(
     arguments: Arguments,
     language: &Arc<Language>,
@@ -251,10 +241,6 @@ pub(crate) fn cell(
 }
 
 /// Resolves the arguments of `run_command`.
-///
-/// # Errors
-///
-/// The first argument that can't be used.
 pub(crate) fn command(
     arguments: RunCommand,
     language: &Language,
@@ -382,7 +368,6 @@ fn is_typescript(name: &str, language: &Language) -> bool {
             .is_some_and(|extension| ["ts", "mts", "cts", "js", "mjs", "cjs"].contains(&extension))
 }
 
-/// A shell command.
 fn shell(
     command: String,
     cwd: String,

@@ -18,13 +18,10 @@ const MAX_DEPTH: usize = 128;
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Given {
     Null,
-    /// `true` or `false`.
     Bool(bool),
     /// The digits of a number.
     Number(String),
-    /// A text.
     String(String),
-    /// A list.
     Array(Vec<Given>),
     Object(Object),
 }
@@ -204,7 +201,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn it_is_what_another_parser_reads(
+        fn it_is_equal_to_the_result_of_another_parser(
             texts in proptest::collection::vec(".{0,8}", 0..6),
             numbers in proptest::collection::vec(proptest::num::f64::NORMAL, 0..4),
         ) {

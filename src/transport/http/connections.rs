@@ -289,7 +289,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_happens_often_is_logged_rarely() {
+    fn frequent_events_are_logged_rarely() {
         let mut rarely = Rarely::default();
         assert_eq!(rarely.count(), Some(1));
         assert_eq!((rarely.count(), rarely.count()), (None, None));

@@ -5,6 +5,7 @@ mod container;
 mod dialect;
 mod error;
 mod facts;
+mod helper;
 mod images;
 mod packages;
 mod set_archive;
@@ -32,6 +33,7 @@ pub use self::connect::{ConnectError, EngineAddress, connect};
 use self::container::Volumes;
 use self::dialect::DialectProbe;
 use self::error::translate;
+use self::helper::Helpers;
 pub use self::images::ImageBuild;
 use self::packages::PackagesVolume;
 use self::volume::RunnerVolume;
@@ -71,6 +73,7 @@ pub struct DockerEngine {
     labels: Labels,
     volume: RunnerVolume,
     packages: PackagesVolume,
+    helpers: Helpers,
     /// Asked before the first container is made.
     unenforced: OnceCell<Vec<LimitKind>>,
 }
@@ -88,6 +91,7 @@ impl DockerEngine {
             labels: instance.labels().clone(),
             volume: RunnerVolume::new(instance, runner),
             packages: PackagesVolume::new(instance),
+            helpers: Helpers::new(instance),
             unenforced: OnceCell::new(),
         }
     }
@@ -327,7 +331,7 @@ impl Engine for DockerEngine {
                 // Names come with a slash in front; a container that is being removed has none.
                 let name = container.names?.into_iter().next()?;
                 let name = SandboxName::new(name.trim_start_matches('/'));
-                if self.packages.is_helper(&name) {
+                if self.helpers.contains(&name) {
                     return None;
                 }
                 Some(ListedSandbox { name, labels: container.labels?.into_iter().collect() })

@@ -1,24 +1,23 @@
 //! The volume that brings the runner and its files into every container of this instance.
 //!
-//! A volume works with any image and with an engine on another machine, where a bind mount would
-//! not. It is filled through a container that is never started.
+//! A volume works with any image and with an engine on another machine, where a bind mount of a file of this machine would not. It is
+//! filled through a container that is never started.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
 
-use bollard::models::{ContainerCreateBody, HostConfig, Volume, VolumeCreateRequest};
-use bollard::query_parameters::{
-    CreateContainerOptionsBuilder, ListVolumesOptionsBuilder, RemoveVolumeOptionsBuilder,
-    UploadToContainerOptionsBuilder,
-};
+use bollard::models::{HostConfig, Volume, VolumeCreateRequest};
+use bollard::query_parameters::{ListVolumesOptionsBuilder, RemoveVolumeOptionsBuilder};
 
+use futures_util::stream;
 use isolator_runner::paths;
 
 use super::container::{self, Access};
 use super::dialect::TmpfsOptions;
+use super::helper::{Helper, NEVER_STARTED};
 use super::{DockerEngine, error};
 use crate::engine::instance::{Instance, LABEL};
-use crate::engine::{Call, Engine, EngineError, Image, LabelFilter, SandboxName};
+use crate::engine::{Call, EngineError, Image, LabelFilter};
 use crate::lock::lock;
 
 /// The file that is mounted over `/etc/hosts`: its name in the volume, and its content.
@@ -27,7 +26,6 @@ const HOSTS: (&str, &str) = ("hosts", "127.0.0.1\tlocalhost sandbox\n::1\tlocalh
 /// The volume of one instance.
 pub(super) struct RunnerVolume {
     name: String,
-    filler: SandboxName,
     runner: &'static [u8],
     /// Creation time of the volume that this process filled. Locked while the volume is being filled.
     filled: tokio::sync::Mutex<Option<String>>,
@@ -39,7 +37,6 @@ impl RunnerVolume {
     pub(super) fn new(instance: &Instance, runner: &'static [u8]) -> Self {
         Self {
             name: format!("isolator-{}-runner", instance.short_id()),
-            filler: SandboxName::new(format!("isolator-{}-filler", instance.short_id())),
             runner,
             filled: tokio::sync::Mutex::default(),
             hosts: Mutex::default(),
@@ -86,10 +83,9 @@ impl RunnerVolume {
             ..VolumeCreateRequest::default()
         };
         engine.docker().await?.create_volume(request).await.map_err(&failed)?;
-        let uploaded = self.upload(engine, image).await;
-        // The helper is removed in any case. If even this call fails or is canceled, reconciliation finds
-        // the helper: it has our labels and no lease.
-        let removed = engine.remove(&self.filler).await;
+        let helper = Helper::new(engine);
+        let uploaded = self.upload(engine, &helper, image).await;
+        let removed = helper.remove().await;
         uploaded?;
         removed?;
         let volume = self.inspect(engine).await?;
@@ -111,34 +107,18 @@ impl RunnerVolume {
         }
     }
 
-    async fn upload(&self, engine: &DockerEngine, image: &Image) -> Result<(), EngineError> {
-        let failed = engine.failed(Call::Prepare);
-        engine.remove(&self.filler).await?;
-        let options = CreateContainerOptionsBuilder::new().name(self.filler.as_str()).build();
-        let labels = engine.all_labels();
-        let mount = container::mount((&self.name, paths::DIRECTORY), &labels, Access::ReadWrite);
-        let body = ContainerCreateBody {
-            image: Some(image.digest.clone()),
-            entrypoint: Some(vec!["never-started".to_owned()]),
-            network_disabled: Some(true),
-            labels: Some(labels),
-            host_config: Some(HostConfig {
-                mounts: Some(vec![mount]),
-                network_mode: Some("none".to_owned()),
-                ..HostConfig::default()
-            }),
-            ..ContainerCreateBody::default()
-        };
-        let created = engine.docker().await?.create_container(Some(options), body).await;
-        created.map_err(&failed)?;
-        let options = UploadToContainerOptionsBuilder::new().path(paths::DIRECTORY).build();
-        let tar = bollard::body_full(self.tar().into());
-        let uploaded = engine
-            .docker()
-            .await?
-            .upload_to_container(self.filler.as_str(), Some(options), tar)
-            .await;
-        uploaded.map_err(&failed)
+    async fn upload(
+        &self,
+        engine: &DockerEngine,
+        helper: &Helper<'_>,
+        image: &Image,
+    ) -> Result<(), EngineError> {
+        let volume = (self.name.as_str(), paths::DIRECTORY);
+        let mount = container::mount(volume, &engine.all_labels(), Access::ReadWrite);
+        let host = HostConfig { mounts: Some(vec![mount]), ..HostConfig::default() };
+        helper.create(&image.digest, NEVER_STARTED, host, Call::Prepare).await?;
+        let tar = stream::iter([Ok(self.tar().into())]);
+        helper.upload(paths::DIRECTORY, tar, Call::Prepare).await
     }
 
     fn tar(&self) -> Vec<u8> {

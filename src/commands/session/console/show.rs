@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_program_has_said_is_not_said_again() {
+    fn causes_that_the_program_has_printed_are_not_repeated() {
         assert_eq!(remark_of(|_| (), Some("exit code 1")), None);
         let hint = remark_of(|_| (), Some("exit code 1; the module 'x' is missing")).unwrap();
         assert_eq!(hint, "error: exit code 1; the module 'x' is missing");
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_became_of_the_session_is_said_in_one_line() {
+    fn the_state_of_the_session_is_one_line() {
         let undone = |cells| {
             remark_of(
                 |step| (step.undone, step.cell_end) = (cells, Some(CellEnd::Died)),

@@ -31,6 +31,8 @@ mod files;
 mod joining;
 mod process_one;
 mod ready;
+#[cfg(test)]
+mod tests;
 
 use std::ffi::CString;
 use std::io;

@@ -11,7 +11,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{
-    CWD, FileType, Mode, OFlags, ResolveFlags, makedev, mkdirat, mknodat, open, openat2, symlinkat,
+    AtFlags, CWD, FileType, Gid, Mode, OFlags, ResolveFlags, Uid, chownat, makedev, mkdirat,
+    mknodat, open, openat2, symlinkat,
 };
 use rustix::io::Errno;
 use rustix::mount::{MountAttrFlags, UnmountFlags, unmount};
@@ -90,7 +91,8 @@ impl Ready {
             Role::Build { ids } => Some(Users { ids, entered_by: None }),
             Role::Template => None,
         };
-        let root = root(&plan.root)?;
+        // Forks of a template map and unmap the copy of its program: large pages take fewer steps.
+        let root = root(&plan.root, plan.is_template())?;
         if plan.is_template() {
             hide_program(&root, &plan.program)?;
         }
@@ -158,7 +160,7 @@ fn number(number: u64) -> CString {
 /// Each sandbox has an overlay of its own. Nothing is copied, and the page cache is shared, but to the kernel the
 /// files are different ones. If sandboxes shared a file, a program could watch (inotify) what other sandboxes
 /// and the host open, or make them wait with a lock (flock).
-fn root(root: &Root) -> io::Result<OwnedFd> {
+fn root(root: &Root, has_large_pages: bool) -> io::Result<OwnedFd> {
     let (image, layer) = match root {
         Root::Building => return Ok(mounting::again(CWD, &CString::new(BUILDING)?)?),
         Root::Image { image, layer } => (image, layer),
@@ -169,7 +171,7 @@ fn root(root: &Root) -> io::Result<OwnedFd> {
             let attributes = HARMLESS.union(MountAttrFlags::MOUNT_ATTR_RDONLY);
             mounting::new(c"overlay", [(c"lowerdir", &*lower)], attributes)
         }
-        Some(layer) => writable_root(&lower, *layer),
+        Some(layer) => writable_root(&lower, *layer, has_large_pages),
     };
     mounted.map_err(|error| {
         io::Error::other(format!(
@@ -181,10 +183,19 @@ fn root(root: &Root) -> io::Result<OwnedFd> {
 }
 
 /// The upper layer is mounted where the overlay finds it, but no longer than that takes. The overlay keeps it.
-fn writable_root(lower: &CStr, layer: WritableLayer) -> Result<OwnedFd, Errno> {
+fn writable_root(
+    lower: &CStr,
+    layer: WritableLayer,
+    has_large_pages: bool,
+) -> Result<OwnedFd, Errno> {
     let (size, inodes) = (number(layer.size), number(layer.inodes.into()));
     let options = [(c"mode", c"755"), (c"size", &*size), (c"nr_inodes", &*inodes)];
-    let memory = mounting::new(c"tmpfs", options, HARMLESS)?;
+    let large_pages = has_large_pages.then_some((c"huge", c"within_size"));
+    let memory = match mounting::new(c"tmpfs", options.into_iter().chain(large_pages), HARMLESS) {
+        // Some kernels have no large pages.
+        Err(Errno::INVAL) if has_large_pages => mounting::new(c"tmpfs", options, HARMLESS)?,
+        memory => memory?,
+    };
     for directory in [c"upper", c"work"] {
         mkdirat(&memory, directory, Mode::from_raw_mode(0o755))?;
     }
@@ -200,7 +211,8 @@ fn writable_root(lower: &CStr, layer: WritableLayer) -> Result<OwnedFd, Errno> {
     mounted
 }
 
-/// Removes every user's right to read a program: the first of these paths that exists. It can still be started.
+/// Removes every user's right to read a program: the first of these paths that exists. It can still be started. The writable root
+/// gets a copy of it.
 fn hide_program(root: &OwnedFd, paths: &[PathBuf]) -> io::Result<()> {
     for path in paths {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
@@ -249,6 +261,11 @@ fn devices(ids: Option<Ids>, is_read_only: bool) -> io::Result<OwnedFd> {
     let mounted =
         mounting::new(c"tmpfs", OPTIONS_OF_DEVICES.into_iter().chain(options), attributes)?;
     fill_devices(&mounted)?;
+    for (_, link) in LINKS {
+        let owner = ids.map_or(0, |ids| ids.first);
+        let (uid, gid) = (Uid::from_raw(owner), Gid::from_raw(owner));
+        chownat(&mounted, link, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
+    }
     let own = umask(Mode::empty());
     let made = NODES.into_iter().try_for_each(|(name, major, minor)| {
         let mode = Mode::from_raw_mode(0o666);
@@ -262,17 +279,18 @@ fn devices(ids: Option<Ids>, is_read_only: bool) -> io::Result<OwnedFd> {
     Ok(mounted)
 }
 
-/// Makes what is beside the nodes: links, and folders for mounts.
+/// Links beside the nodes: where they lead, and their names.
+const LINKS: [(&CStr, &CStr); 5] = [
+    (c"/proc/self/fd", c"fd"),
+    (c"/proc/self/fd/0", c"stdin"),
+    (c"/proc/self/fd/1", c"stdout"),
+    (c"/proc/self/fd/2", c"stderr"),
+    (c"pts/ptmx", c"ptmx"),
+];
+
+/// Makes the links, and folders for mounts.
 pub(super) fn fill_devices(devices: &OwnedFd) -> Result<(), Errno> {
-    for (target, link) in [
-        (c"/proc/self/fd", c"fd"),
-        (c"/proc/self/fd/0", c"stdin"),
-        (c"/proc/self/fd/1", c"stdout"),
-        (c"/proc/self/fd/2", c"stderr"),
-        (c"pts/ptmx", c"ptmx"),
-    ] {
-        symlinkat(target, devices, link)?;
-    }
+    LINKS.into_iter().try_for_each(|(target, link)| symlinkat(target, devices, link))?;
     let folders = [c"pts", c"shm", c"mqueue"];
     folders.into_iter().try_for_each(|folder| mkdirat(devices, folder, Mode::from_raw_mode(0o755)))
 }
