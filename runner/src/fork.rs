@@ -2,7 +2,8 @@
 //!
 //! 1. The server sends the template a request: the user and the group of the sandbox as two numbers, with
 //!    [`REQUEST_DESCRIPTORS`] descriptors. The template answers with the number of the step that failed and its error, or zeros.
-//! 2. The fork sends one byte over the server's socket when it is in the sandbox, and reads one when it is in its control groups.
+//! 2. The fork sends one byte over the server's socket when it is in the sandbox, and reads one when it is in its control groups:
+//!    [`SPARE`] or [`AWAITED`].
 //! 3. The fork connects to the runner at [`ADDRESS`] and passes [`PASSED_DESCRIPTORS`] descriptors.
 //! 4. The fork and the runner talk over [`CHANNEL`], as `sitecustomize.py` says.
 //!
@@ -25,6 +26,12 @@ pub const STEPS: [&str; 4] = [
     "start a process in the sandbox",
     "copy the interpreter",
 ];
+
+/// The server's word to a fork that waits for any program. It can prepare for that meanwhile.
+pub const SPARE: u8 = b's';
+
+/// The server's word to a fork for which a program waits.
+pub const AWAITED: u8 = b'a';
 
 /// Where the runner listens for forks, in the abstract namespace of the sandbox's network.
 pub const ADDRESS: &[u8] = b"isolator";

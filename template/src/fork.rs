@@ -15,7 +15,8 @@ use crate::socket::{Failed, Request};
 /// The process in which a fork returns.
 pub(crate) enum Side {
     Template,
-    Sandbox,
+    /// With the server's word to the fork.
+    Sandbox(u8),
 }
 
 /// All namespaces of a sandbox. The filter of system calls lets a template enter exactly these, together.
@@ -36,13 +37,14 @@ unsafe extern "C" {
 struct Attempt<'a> {
     request: &'a Request,
     failed: Option<Failed>,
+    word: u8,
 }
 
 /// Forks this process into a sandbox. Returns on both sides.
 pub(crate) fn into_sandbox(request: &Request) -> Result<Side, Failed> {
-    let mut attempt = Attempt { request, failed: None };
+    let mut attempt = Attempt { request, failed: None, word: 0 };
     match in_child(enter, &mut attempt) {
-        None => Ok(Side::Sandbox),
+        None => Ok(Side::Sandbox(attempt.word)),
         Some(result) => {
             result.map_err(Failed::at(1))?;
             attempt.failed.map_or(Ok(Side::Template), Err)
@@ -77,7 +79,10 @@ extern "C" fn copy(attempt: *mut ()) -> c_int {
     // SAFETY: the process has a single thread.
     match unsafe { fork() } {
         0 => match sandbox::settle(attempt.request) {
-            Ok(()) => 1,
+            Ok(word) => {
+                attempt.word = word;
+                1
+            }
             // The runner sees that its end of a pipe is closed.
             Err(_) => exit(NOT_SETTLED),
         },

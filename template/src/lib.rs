@@ -23,7 +23,7 @@ mod protocol;
 mod sandbox;
 mod socket;
 
-use core::ffi::{c_int, c_void};
+use core::ffi::{c_char, c_int, c_long, c_void};
 use core::ptr::null_mut;
 
 unsafe extern "C" {
@@ -32,6 +32,8 @@ unsafe extern "C" {
     fn PyOS_AfterFork_Parent();
     fn PyOS_AfterFork_Child();
     fn fflush(stream: *mut c_void) -> c_int;
+    fn PyBool_FromLong(value: c_long) -> *mut c_void;
+    fn PySys_SetObject(name: *const c_char, value: *mut c_void) -> c_int;
 }
 
 /// Called by Python before it says that it is ready: an interpreter that lacks something that this library calls can't load it.
@@ -53,10 +55,11 @@ pub extern "C" fn PyInit_isolator_template() -> *mut c_void {
         // SAFETY: this is called by the interpreter, on its only thread.
         unsafe { PyOS_BeforeFork() };
         let forked = fork::into_sandbox(&request);
-        if let Ok(fork::Side::Sandbox) = forked {
+        if let Ok(fork::Side::Sandbox(word)) = forked {
             // SAFETY: the same.
             unsafe { PyOS_AfterFork_Child() };
             finish::offer();
+            tell_python(word == protocol::AWAITED);
             return null_mut();
         }
         // SAFETY: the same.
@@ -64,6 +67,14 @@ pub extern "C" fn PyInit_isolator_template() -> *mut c_void {
         socket::answer(request, forked.err());
     }
     call::exit(0)
+}
+
+/// Lets `sitecustomize` know whether a program waits for this fork.
+fn tell_python(is_awaited: bool) {
+    // SAFETY: the interpreter's only thread is here. A failure is one that Python notices: it looks for the name.
+    unsafe {
+        PySys_SetObject(c"_isolator_is_awaited".as_ptr(), PyBool_FromLong(is_awaited.into()))
+    };
 }
 
 #[panic_handler]

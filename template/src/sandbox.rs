@@ -12,9 +12,9 @@ use crate::socket::{Request, pass_on};
 const MOST_CAPABILITIES: usize = 63;
 
 /// Waits for its place in the control groups, gives up every right that was needed to enter, and then makes the streams of a program:
-/// the user that makes a pipe owns it, and only the owner can open `/dev/stdin`.
-pub(crate) fn settle(request: &Request) -> Result<(), Errno> {
-    wait_for_place(request.server())?;
+/// the user that makes a pipe owns it, and only the owner can open `/dev/stdin`. Returns the server's word.
+pub(crate) fn settle(request: &Request) -> Result<u8, Errno> {
+    let word = wait_for_place(request.server())?;
     // SAFETY: of memory only the sets of capabilities are passed, which live as long as the calls.
     unsafe {
         syscall!(Sysno::setgroups, 0, 0)?;
@@ -33,18 +33,19 @@ pub(crate) fn settle(request: &Request) -> Result<(), Errno> {
         syscall!(Sysno::prctl, PR_SET_DUMPABLE, 1, 0, 0, 0)?;
         syscall!(Sysno::setsid)?;
     }
-    connect()
+    connect()?;
+    Ok(word)
 }
 
-/// Tells the server that this process is there, and waits until it has moved it.
-fn wait_for_place(server: i32) -> Result<(), Errno> {
+/// Tells the server that this process is there, and waits until it has moved it. Returns the server's word.
+fn wait_for_place(server: i32) -> Result<u8, Errno> {
     let mut word = 0_u8;
     // SAFETY: the byte lives as long as the calls.
     unsafe {
         syscall!(Sysno::sendto, server, c".".as_ptr(), 1, MSG_NOSIGNAL, 0, 0)?;
         loop {
             match syscall!(Sysno::read, server, &raw mut word, 1) {
-                Ok(1) => return Ok(()),
+                Ok(1) => return Ok(word),
                 Err(Errno::EINTR) => {}
                 // The server has given up.
                 Ok(_) => return Err(Errno::EPIPE),

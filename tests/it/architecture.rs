@@ -22,7 +22,7 @@ const LIBRARIES: [(&str, &[&str]); 13] = [
             "pool/src/engine/store/registry/",
             "src/traces/",
             "src/commands/operators.rs",
-            "src/commands/server.rs",
+            "src/commands/server/",
         ],
     ),
     ("opentelemetry", &["src/traces/"]),

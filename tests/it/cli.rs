@@ -418,6 +418,8 @@ fn invalid_command_lines_are_explained() {
         assert_eq!(finished.code, Some(125), "{arguments:?}");
         assert!(finished.stderr.contains("--help"), "{arguments:?}: {finished:?}");
     }
+    let bench = run(directory.path(), &["bench"], "");
+    assert!(bench.stderr.contains("a program of its own: isolator-bench"), "{bench:?}");
     let size = run(directory.path(), &["run", "--memory", "64XB", "a.py"], "");
     assert!(size.stderr.contains("one with a unit, such as 512MB or 1.5G"), "{size:?}");
     let help = run(directory.path(), &["run", "-h"], "").stdout;

@@ -48,6 +48,8 @@ def _take_back_the_way_in():
             os.environ["PYTHONPATH"] = rest
         else:
             del os.environ["PYTHONPATH"]
+        if os.environ.get("LD_BIND_NOW") == "isolator":
+            del os.environ["LD_BIND_NOW"]
     return said
 
 
@@ -159,25 +161,25 @@ def _arrange_the_end(preloaded, leaves):
             # It may be in the hands of one that would have no end.
             unfreeze()
             return
+        # The program may have put others in place of the first ones and left something in those.
+        written = [streams.get("stdout"), streams.get("stderr"), *[stream() for stream in first_streams]]
+        is_alone = not any(name in modules for name in ["_interpreters", "_xxsubinterpreters"])
+        if leaves and is_alone and all(type(stream) is text for stream in written):
+            try:
+                for stream in written:
+                    if not stream.closed:
+                        flush(stream)
+                leaves[0](bool(preloaded))
+            except (OSError, ValueError, SystemError):
+                # Python tries again, and reports it. What is below a stream may be the program's, and have done anything.
+                unfreeze()
+                return
         freeze()
         for name, module in known.items():
             if modules.get(name) is module:
                 del modules[name]
         # A frozen cycle is never collected.
         known[""] = known
-        if leaves and not any(name in modules for name in ["_interpreters", "_xxsubinterpreters"]):
-            try:
-                # The program may have put others in place of the first ones and left something in those.
-                first = [stream() for stream in first_streams]
-                for stream in [streams.get("stdout"), streams.get("stderr"), *first]:
-                    if type(stream) is not text:
-                        return
-                    if not stream.closed:
-                        flush(stream)
-                leaves[0](bool(preloaded))
-            except (OSError, ValueError, SystemError):
-                # Python tries again, and reports it.
-                pass
 
     # The first registered function runs last. A program that traces calls does not see it.
     steps = (sys.gettrace, sys.getprofile, leave)
@@ -186,7 +188,8 @@ def _arrange_the_end(preloaded, leaves):
 
 
 def _load(names, leaves, drawn):
-    """Imports the modules and makes them known to the end. In a template ``drawn`` gets what its forks must draw again."""
+    """Imports the modules and makes them known to the end. In a template ``drawn`` gets what its forks must draw again. Returns the
+    packages of the modules that were imported, and the times."""
     plain = set(sys.modules)
     import gc
 
@@ -202,6 +205,12 @@ def _load(names, leaves, drawn):
     else:
         for name in set(sys.modules) - plain:
             del sys.modules[name]
+    packages = _packages_of(preloaded)
+    if drawn is None:
+        _look_for_an_archive()
+    else:
+        for _ in range(_REHEARSALS):
+            _rehearse(packages)
     gc.collect()
     if names:
         # No collection looks at what is there now. It must look at the program's variables, though: a
@@ -210,9 +219,8 @@ def _load(names, leaves, drawn):
         main = type(sys)("__main__")
         vars(main).update(vars(sys.modules["__main__"]))
         sys.modules["__main__"] = main
-    _look_for_an_archive()
     count()
-    return preloaded, times
+    return packages, times
 
 
 def _look_for_an_archive():
@@ -226,7 +234,8 @@ def _look_for_an_archive():
 
 
 def _would_differ(preloaded):
-    """Whether something among the files of the request would have changed what was done ahead."""
+    """Whether something among the files of the request would have changed what was done ahead. ``preloaded`` are the packages of the
+    modules that were imported."""
     import os
 
     # Python looks for these directories only once.
@@ -234,7 +243,7 @@ def _would_differ(preloaded):
     if site and site.ENABLE_USER_SITE and site.USER_SITE not in sys.path and os.path.isdir(site.USER_SITE):
         return True
     for place in filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)):
-        if _has_one_of({"sitecustomize", *sys.modules}, [os.listdir(place)] if os.path.isdir(place) else []):
+        if _has_one_of(_packages_of({"sitecustomize", *sys.modules}), [os.listdir(place)] if os.path.isdir(place) else []):
             return True
         sys.path_importer_cache.pop(os.path.abspath(place), None)
     # The program may look for modules in any of its folders.
@@ -270,7 +279,7 @@ def _use_packages(folder):
         return True
     # Modules that are there already were not looked for in the set. The standard library comes first in any case.
     standard = getattr(sys, "stdlib_module_names", ())
-    if _has_one_of({"sitecustomize", *sys.modules}.difference(standard), [os.listdir(place)]):
+    if _has_one_of(_packages_of({"sitecustomize", *sys.modules}.difference(standard)), [os.listdir(place)]):
         return False
     # It has its place behind the standard library, and before what the image has.
     images_own = site.getsitepackages()
@@ -286,9 +295,13 @@ def _use_packages(folder):
     return True
 
 
-def _has_one_of(modules, listings):
-    tops = {name.partition(".")[0] for name in modules}
-    return any(not tops.isdisjoint(file.partition(".")[0] for file in files) for files in listings)
+def _packages_of(modules):
+    """To look at all their names takes long in a fork: each is written to when it is looked at."""
+    return {name.partition(".")[0] for name in modules}
+
+
+def _has_one_of(packages, listings):
+    return any(not packages.isdisjoint(file.partition(".")[0] for file in files) for files in listings)
 
 
 def _start_clocks():
@@ -312,16 +325,21 @@ def _call_template(name):
 
 
 def _wait_to_be_forked(leaves, drawn):
-    """Returns in each fork, and never in the template."""
+    """Returns in each fork, and never in the template. Returns whether a program waits for this fork."""
     import os
 
     here = os.getcwd()
     _call_template("template")
     leaves.append(vars(sys).pop("_isolator_leave"))
+    is_awaited = vars(sys).pop("_isolator_is_awaited")
     os.chdir(here)
     for draw, thing in drawn:
         draw(thing)
+    return is_awaited
 
+
+# Python adapts its bytecode to what that has met a few times.
+_REHEARSALS = 16
 
 # Most programs do these things. Nothing here is left in a cycle.
 _REHEARSAL = """
@@ -344,7 +362,8 @@ except KeyError as error:
 
 def _rehearse(preloaded):
     """Runs a small program. A fork shares its memory with the template until it writes there, and each page that it writes is
-    copied first, which would take longer than the program if it waited until then."""
+    copied first, which would take longer than the program if it waited until then. In the template, this prepares what a process does
+    only once: bytecode and the calls of libraries find their targets when they first run."""
     from io import BytesIO, TextIOWrapper
 
     _would_differ(preloaded)
@@ -545,9 +564,12 @@ def _park(said):
         os.write(channel, _report(started, times).encode(errors="backslashreplace"))
         channel = _FORKED_CHANNEL
         try:
-            _wait_to_be_forked(leaves, drawn)
+            is_awaited = _wait_to_be_forked(leaves, drawn)
+            # To free them, their pages would have to be copied.
+            leaves.append((kernel, list(_running_code())))
             _write_again(written)
-            _rehearse(preloaded)
+            if not is_awaited:
+                _rehearse(preloaded)
         except BaseException:
             # The runner sees that this is gone.
             os._exit(1)
@@ -574,6 +596,14 @@ def _park(said):
     except BaseException:
         # Python would complain, and go on to the program, which is started plainly meanwhile.
         os._exit(1)
+
+
+def _running_code():
+    """The code that runs now, of all callers."""
+    frame = sys._getframe()
+    while frame:
+        yield frame.f_code
+        frame = frame.f_back
 
 
 def _receive(channel):

@@ -210,25 +210,16 @@ impl Engine for EmbeddedEngine {
 
     fn supports(&self, spec: &SandboxSpec) -> Result<(), Unsupported> {
         if spec.network != "none" {
-            return Err(Unsupported(format!(
-                "the embedded engine supports no network mode but \"none\", and {:?} is configured: set \
-                 defaultNetworkMode to \"none\", or engine.kind to \"docker\"",
-                spec.network
-            )));
+            return Err(Unsupported::Network(spec.network.clone()));
         }
         if let Some(runtime) = &spec.runtime {
-            return Err(Unsupported(format!(
-                "the embedded engine can't use the OCI runtime {runtime:?}: remove engine.runtime, or \
-                 set engine.kind to \"docker\""
-            )));
+            return Err(Unsupported::Runtime(runtime.clone()));
         }
-        if let Ok(host) = &self.host
-            && !spec.allow_unlimited
-            && !host.unenforced().is_empty()
-        {
-            return Err(Unsupported::without_limits(&host.unenforced(), &host.how_to_limit()));
+        let Ok(host) = &self.host else { return Ok(()) };
+        match host.unenforced() {
+            unenforced if unenforced.is_empty() || spec.allow_unlimited => Ok(()),
+            unenforced => Err(Unsupported::WithoutLimits { unenforced, why: host.how_to_limit() }),
         }
-        Ok(())
     }
 
     fn unenforced(&self) -> Vec<LimitKind> {

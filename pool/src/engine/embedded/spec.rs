@@ -151,6 +151,9 @@ fn programs(preload: &Preload, image: &[String]) -> Vec<PathBuf> {
     path.unwrap_or_default().split(':').map(|folder| Path::new(folder).join(name)).collect()
 }
 
+/// Any value makes the linker find all functions of libraries when it starts a program. `sitecustomize` takes this one away.
+const TEMPLATE_BINDING: &str = "isolator";
+
 fn template_environment(image: &[String], preload: &Preload, modules: &[String]) -> Vec<String> {
     let mut env = environment(image);
     let mut own = preload.env.clone();
@@ -161,6 +164,8 @@ fn template_environment(image: &[String], preload: &Preload, modules: &[String])
     let theirs = theirs.filter(|theirs| !theirs.is_empty()).map(|theirs| format!(":{theirs}"));
     own.insert(path.to_owned(), format!("{}{}", paths::PYTHON_PRELOAD, theirs.unwrap_or_default()));
     own.insert("ISOLATOR_PRELOAD".to_owned(), format!("0:{}", modules.join(",")));
+    // Otherwise each fork looks for the functions of the C library again.
+    own.insert("LD_BIND_NOW".to_owned(), TEMPLATE_BINDING.to_owned());
     env.retain(|variable| !own.keys().any(|name| variable.starts_with(&format!("{name}="))));
     env.extend(own.into_iter().map(|(name, value)| format!("{name}={value}")));
     env

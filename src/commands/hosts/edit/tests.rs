@@ -32,7 +32,7 @@ fn a_text_without_anything_gets_the_whole_form() {
 }
 
 #[test]
-fn what_is_there_stays_as_it_is() {
+fn the_rest_of_a_file_stays_as_it_is() {
     let before = r#"// mine
 {
   "theme": "dark", // or light
@@ -245,7 +245,7 @@ fn yaml_is_kept_as_it_is() {
 }
 
 #[test]
-fn what_is_not_plain_enough_to_change_is_left_alone() {
+fn files_with_unusual_syntax_are_not_changed() {
     for (host, text, hint) in [
         (host("codex"), "a = [", "line 1"),
         (host("codex"), "\n\na = 1\na = 2\n", "line 4: duplicate"),

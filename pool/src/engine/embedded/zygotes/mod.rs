@@ -12,6 +12,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
+use isolator_runner::fork::{AWAITED, SPARE};
 use isolator_runner::wire::Interpreter;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
@@ -335,9 +336,9 @@ impl EmbeddedEngine {
         spec: &Arc<SandboxSpec>,
         fork: Fork,
     ) -> Result<Forked, EngineError> {
-        let (with_modules, is_awaited) = match &fork {
-            Fork::Spare { with_modules } => (*with_modules, false),
-            Fork::Awaited(fork) => (fork.with_modules, true),
+        let (with_modules, word) = match &fork {
+            Fork::Spare { with_modules } => (*with_modules, SPARE),
+            Fork::Awaited(fork) => (fork.with_modules, AWAITED),
         };
         let Some((plain, launcher)) = self.key(name, spec, with_modules) else {
             return Ok(Forked::No(None));
@@ -357,7 +358,7 @@ impl EmbeddedEngine {
         if !matches!(found, Availability::Running(_)) && slot.begins() {
             self.make_template(&launcher, &key, &slot, None);
         }
-        if matches!(found, Availability::BeingMade) && !is_awaited {
+        if matches!(found, Availability::BeingMade) && word == SPARE {
             // The sender is in the slot.
             let _ = made.changed().await;
             found = slot.look();
@@ -375,7 +376,7 @@ impl EmbeddedEngine {
         // The next fork does not wait until this one has its place.
         drop(running);
         let placed = match forked {
-            Ok(arriving) => arriving.place(cgroup).await,
+            Ok(arriving) => arriving.place(cgroup, word).await,
             Err(error) => Err(error),
         };
         let Err(error) = placed else { return Ok(Forked::Yes { modules: key.modules }) };

@@ -304,26 +304,26 @@ impl Arriving {
         Ok((Self(ours), theirs))
     }
 
-    /// Moves it into the groups of its sandbox, and lets it go on.
+    /// Moves it into the groups of its sandbox, and lets it go on. `word` says whether a program waits for it.
     ///
     /// # Errors
     /// When it has ended, or does not report in time.
-    pub(super) async fn place(self, cgroup: Option<Cgroup>) -> Result<(), ForkError> {
-        let placed = tokio::time::timeout(FORK_TIMEOUT, self.try_place(cgroup)).await;
+    pub(super) async fn place(self, cgroup: Option<Cgroup>, word: u8) -> Result<(), ForkError> {
+        let placed = tokio::time::timeout(FORK_TIMEOUT, self.try_place(cgroup, word)).await;
         let placed = placed.unwrap_or_else(|_| {
             Err(io::Error::other(format!("it was not in the sandbox within {FORK_TIMEOUT:?}")))
         });
         placed.map_err(ForkError::Lost)
     }
 
-    async fn try_place(self, cgroup: Option<Cgroup>) -> io::Result<()> {
+    async fn try_place(self, cgroup: Option<Cgroup>, word: u8) -> io::Result<()> {
         let pid = self.sender().await?;
         if let Some(cgroup) = cgroup {
             // The kernel may take some milliseconds for it.
             let taken = tokio::task::spawn_blocking(move || cgroup.take_in(pid)).await;
             taken.map_err(io::Error::other)??;
         }
-        self.0.socket().send(b".").await.map(|_| ())
+        self.0.socket().send(&[word]).await.map(|_| ())
     }
 
     /// Its process ID here.
