@@ -15,8 +15,9 @@ use syscalls::{Sysno, syscall};
 
 use crate::engine::embedded::host::Ids;
 
-/// A request: the number of a process in the launcher's namespace, the first user and the number of users.
-type Request = [u32; 3];
+/// A request: the number of a process in the launcher's namespace, the first user, the number of users, and whether a process
+/// with these users may set its groups.
+type Request = [u32; 4];
 
 /// Starts the mapper, which ends with the launcher. Returns its process and the socket on which it is [asked](ask); `None` in the
 /// mapper, which has to [serve](serve_mapper). The calling process must have a single thread.
@@ -35,9 +36,9 @@ pub(super) fn serve_mapper() -> io::Result<()> {
     let launcher = io::stdin();
     let mut request = [0; size_of::<Request>()];
     while recv(&launcher, &mut request, RecvFlags::empty())?.0 == request.len() {
-        let [process, first, count] =
-            [0, 4, 8].map(|at| u32::from_ne_bytes([0, 1, 2, 3].map(|byte| request[at + byte])));
-        let mapped = map(process, Ids { first, count });
+        let [process, first, count, sets_groups] =
+            [0, 4, 8, 12].map(|at| u32::from_ne_bytes([0, 1, 2, 3].map(|byte| request[at + byte])));
+        let mapped = map(process, Ids { first, count }, sets_groups != 0);
         let error = mapped.err().map_or(0, |error| error.raw_os_error().unwrap_or(-1));
         send(&launcher, &error.to_ne_bytes(), SendFlags::NOSIGNAL)?;
     }
@@ -45,9 +46,9 @@ pub(super) fn serve_mapper() -> io::Result<()> {
 }
 
 /// Has the mapper map the users and groups of this process's namespace, which is new.
-pub(super) fn ask(mapper: &OwnedFd, ids: Ids) -> Result<(), Errno> {
+pub(super) fn ask(mapper: &OwnedFd, ids: Ids, sets_groups: bool) -> Result<(), Errno> {
     let mut request = [0; size_of::<Request>()];
-    let numbers: Request = [getpid().as_raw_pid() as u32, ids.first, ids.count];
+    let numbers: Request = [getpid().as_raw_pid() as u32, ids.first, ids.count, sets_groups.into()];
     for (bytes, number) in request.chunks_exact_mut(4).zip(numbers) {
         bytes.copy_from_slice(&number.to_ne_bytes());
     }
@@ -62,7 +63,10 @@ pub(super) fn ask(mapper: &OwnedFd, ids: Ids) -> Result<(), Errno> {
     }
 }
 
-fn map(process: u32, ids: Ids) -> io::Result<()> {
+fn map(process: u32, ids: Ids, sets_groups: bool) -> io::Result<()> {
+    if !sets_groups {
+        fs::write(format!("/proc/{process}/setgroups"), "deny")?;
+    }
     let map = format!("0 {} {}", ids.first, ids.count);
     fs::write(format!("/proc/{process}/uid_map"), &map)?;
     fs::write(format!("/proc/{process}/gid_map"), &map)
@@ -76,7 +80,7 @@ pub(super) fn make(mapper: &OwnedFd, ids: Ids) -> io::Result<File> {
         #[allow(unsafe_code)]
         // SAFETY: the process has a single thread and shares its descriptors with no other.
         let is_made = unsafe { unshare_unsafe(UnshareFlags::NEWUSER) }
-            .and_then(|()| ask(mapper, ids))
+            .and_then(|()| ask(mapper, ids, true))
             .is_ok();
         let _ = io::Write::write_all(&mut says, &[u8::from(is_made)]);
         loop {
