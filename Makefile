@@ -34,7 +34,7 @@ test test-all:
 	@$(TIMED) --begin
 	@status=0; $(MAKE) --no-print-directory $(CHECKS) || status=$$?; $(TIMED) --end; exit $$status
 
-bench: engines ## Measure starts and throughput (compared with the plain Docker API), bursts, refills and layers; options: BENCH="python --svg FILE"
+bench: engines ## Measure starts and throughput (compared with the plain Docker API), bursts, refills, layers and CPU time by process; options: BENCH="python --svg FILE"
 	$(CARGO) run --release --locked -p isolator-bench -- $(BENCH)
 	$(CARGO) bench --locked -p isolator-bench
 

@@ -1,4 +1,4 @@
-//! What every command needs: the engine, the images, this process's identity, and the pools.
+//! The parts that every command needs: the engine, the images, this process's identity, and the pools.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -25,7 +25,7 @@ use crate::packages::store::Store;
 /// The static program that waits in every sandbox.
 pub static RUNNER: &[u8] = include_bytes!(env!("ISOLATOR_RUNNER"));
 
-/// What a template of Python loads.
+/// The shared library that a template of Python loads.
 static TEMPLATE: &[u8] = include_bytes!(env!("ISOLATOR_TEMPLATE"));
 
 /// How many sandboxes are made ahead of the requests.
@@ -33,7 +33,7 @@ static TEMPLATE: &[u8] = include_bytes!(env!("ISOLATOR_TEMPLATE"));
 pub enum PoolFill {
     /// As many as the configuration says.
     AsConfigured,
-    /// So many of each language, to check that it works.
+    /// This number for each language, to check that it works.
     Few(usize),
     /// None, for a single request.
     Nothing,
@@ -60,23 +60,11 @@ impl App {
     ///
     /// When no engine's address is known, or there is no directory for this user's state.
     pub async fn new(config: &Config) -> anyhow::Result<Self> {
-        Self::with_launcher(config, env::current_exe()?).await
+        Self::on(config.engine.kind, config, env::current_exe()?).await
     }
 
-    /// The same in a process that is not the `isolator` program. The embedded engine starts `program` instead of
-    /// the current executable.
-    ///
-    /// # Errors
-    ///
-    /// As [`new`](Self::new).
-    pub async fn with_launcher(
-        config: &Config,
-        program: impl Into<PathBuf>,
-    ) -> anyhow::Result<Self> {
-        Self::on(config.engine.kind, config, program).await
-    }
-
-    /// The same with another kind of engine than the configured one.
+    /// The same with this kind of engine, also in a process that is not the `isolator` program: the embedded engine starts
+    /// `program`.
     ///
     /// # Errors
     ///
@@ -96,10 +84,6 @@ impl App {
     }
 
     /// The same with another directory for this process's state.
-    ///
-    /// # Errors
-    ///
-    /// As [`new`](Self::new).
     pub(crate) async fn in_state(
         directory: &Path,
         kind: EngineKind,
@@ -110,26 +94,24 @@ impl App {
             let directory = directory.display();
             format!("{directory} can't be written: set XDG_STATE_HOME to another directory")
         })?;
-        let (kind, engine): (_, Arc<dyn BuildEngine>) = match docker(kind, config, &instance)
-            .await?
-        {
-            Some(docker) => (EngineKind::Docker, Arc::new(docker)),
-            None => {
-                let settings = embedded::Settings {
-                    program: program.into(),
-                    runner: RUNNER,
-                    template: TEMPLATE,
-                    images: data_directory()
-                        .context("no directory for images is known: set XDG_DATA_HOME to one")?,
-                    packages: data_directory()
-                        .context("no directory for images is known: set XDG_DATA_HOME to one")?
-                        .join("packages/sets"),
-                    state: directory.join("embedded"),
-                    favordynmods: config.engine.favordynmods,
-                };
-                (EngineKind::Embedded, Arc::new(EmbeddedEngine::new(settings, &instance)))
-            }
-        };
+        let (kind, engine): (_, Arc<dyn BuildEngine>) =
+            match docker(kind, config, &instance).await? {
+                Some(docker) => (EngineKind::Docker, Arc::new(docker)),
+                None => {
+                    let data = data_directory()
+                        .context("no directory for images is known: set XDG_DATA_HOME to one")?;
+                    let settings = embedded::Settings {
+                        program: program.into(),
+                        runner: RUNNER,
+                        template: TEMPLATE,
+                        packages: data.join("packages/sets"),
+                        images: data,
+                        state: directory.join("embedded"),
+                        favordynmods: config.engine.favordynmods,
+                    };
+                    (EngineKind::Embedded, Arc::new(EmbeddedEngine::new(settings, &instance)))
+                }
+            };
         let builder =
             Arc::new(LanguageImages::new(Arc::clone(&engine), config.images.base.clone()));
         let store: Arc<dyn ImageStore> = Arc::clone(&engine) as _;

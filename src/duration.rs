@@ -27,7 +27,6 @@ pub(crate) enum DurationError {
     Malformed,
 }
 
-/// Reads a duration.
 pub(crate) fn parse(text: &str) -> Result<Duration, DurationError> {
     for word in text.split(|c: char| !c.is_alphabetic()).filter(|word| !word.is_empty()) {
         match word {

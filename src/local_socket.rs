@@ -92,7 +92,6 @@ impl LocalSocket {
         }
     }
 
-    /// Its file.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
@@ -129,7 +128,7 @@ pub(crate) fn sockets() -> Vec<PathBuf> {
     let mut found: Vec<_> = sockets_in(&folder)
         .filter_map(|path| Some((fs::symlink_metadata(&path).ok()?.modified().ok()?, path)))
         .collect();
-    found.sort_by(|a, b| b.cmp(a));
+    found.sort_unstable_by(|a, b| b.cmp(a));
     found.into_iter().map(|(_, path)| path).collect()
 }
 
@@ -170,7 +169,7 @@ pub(crate) fn fingerprint(config: &Config) -> String {
     }
 }
 
-/// Waits for the lock of the folder, but not for long.
+/// Waits a limited time for the lock of the folder.
 fn lock(folder: &File) -> io::Result<()> {
     let end = Instant::now() + LOCK_TIMEOUT;
     loop {
@@ -183,13 +182,14 @@ fn lock(folder: &File) -> io::Result<()> {
     }
 }
 
-/// Fails if this user can't be told from users without a number in this namespace.
+/// Fails if this user can't be distinguished from users without a number in this namespace.
 fn check_own_user() -> io::Result<()> {
     let overflow = fs::read_to_string("/proc/sys/kernel/overflowuid").ok();
     let overflow = overflow.and_then(|text| text.trim().parse().ok()).unwrap_or(OVERFLOW_USER);
     (geteuid().as_raw() != overflow).then_some(()).ok_or_else(|| {
-        let text =
-            format!("user {overflow} can't be told from users that the kernel does not know here");
+        let text = format!(
+            "user {overflow} can't be distinguished from users that the kernel does not know here"
+        );
         io::Error::new(ErrorKind::PermissionDenied, text)
     })
 }

@@ -28,7 +28,7 @@ fn main() -> ExitCode {
     if let Some(code) = code.or_else(|| policy::run_checker(&arguments)) {
         return code;
     }
-    // Whoever has started the server like this does not want it to end with a terminal. It holds for the server alone.
+    // A server that was started like this must not end with its terminal. The processes that it starts are not affected.
     for signal in ignored.into_iter().filter(|signal| LEFT_IGNORED.contains(signal)) {
         inherited::ignore(signal);
     }
@@ -36,11 +36,10 @@ fn main() -> ExitCode {
     start()
 }
 
-/// What `nohup` ignores, and what shells without job control ignore for programs in the background.
+/// The signals that `nohup` ignores, and those that shells without job control ignore for programs in the background.
 const LEFT_IGNORED: [i32; 3] = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT];
 
-/// Sets back what every process of ours would have from whoever started the server. Returns the signals that were
-/// ignored.
+/// Resets the signals and limits that this process and its children inherited. Returns the signals that were ignored.
 fn begin() -> Vec<i32> {
     // Errors are returned for closed pipes, and for files that get longer than this process may write. The signals would
     // end it without a word.
@@ -51,8 +50,8 @@ fn begin() -> Vec<i32> {
     ignored
 }
 
-/// Whatever the umask was, the server can use the folders that it makes, and nobody else can write to them. Files that
-/// others must read, such as a sandbox's users, get their modes where they are made.
+/// Sets a umask with which only this user can write to new folders, and can always use them. Files that others must read, such as
+/// a sandbox's users, get their modes where they are made.
 fn set_umask() {
     let (owner, others) = (Mode::RWXU, Mode::WGRP | Mode::WOTH);
     let inherited = umask(others);
@@ -124,15 +123,8 @@ async fn run(Cli { global, command }: Cli) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// The launcher reports what goes wrong while it creates a sandbox. What the sandbox's first process says is not
-/// reported, so that is logged there.
 fn log_errors_to_stderr() {
-    const OF_LAUNCHER: &str = concat!(
-        "libcontainer::container=off,",
-        "libcontainer::process::container_main_process=off,",
-        "libcontainer::process::container_intermediate_process=off",
-    );
-    log::of_launcher_to_stderr(&format!("error,{OF_LAUNCHER}"));
+    log::of_launcher_to_stderr("error");
 }
 
 fn log_to_stderr(cli: &Cli) {

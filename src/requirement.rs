@@ -12,7 +12,7 @@ use std::str::FromStr as _;
 use std::sync::LazyLock;
 
 use isolator_pool::engine::preload::Interpreter;
-use isolator_pool::quote::quoted;
+use isolator_pool::quote::{first_of, quoted};
 use pep440_rs::VersionSpecifiers;
 use regex::Regex;
 
@@ -177,10 +177,6 @@ pub(crate) fn parse(interpreter: Interpreter, text: &str) -> Result<Requirement,
 }
 
 /// Reads several requirements.
-///
-/// # Errors
-///
-/// The first that can't be read.
 pub(crate) fn parse_all(
     interpreter: Interpreter,
     texts: &[String],
@@ -349,11 +345,8 @@ pub(crate) fn is_node_name(name: &str) -> bool {
 
 /// Requirements of a program, for people.
 pub(crate) fn shown(texts: &[String]) -> String {
-    let mut shown: Vec<&str> = texts.iter().take(MOST_SHOWN).map(String::as_str).collect();
-    if texts.len() > MOST_SHOWN {
-        shown.push("…");
-    }
-    shown.join(", ").chars().filter(|c| !c.is_control()).collect()
+    let shown = first_of(texts.iter().cloned(), MOST_SHOWN);
+    shown.chars().filter(|c| !c.is_control()).collect()
 }
 
 #[cfg(test)]

@@ -78,10 +78,6 @@ pub(crate) struct Files {
 
 impl Files {
     /// Reads the files.
-    ///
-    /// # Errors
-    ///
-    /// When one of them can't be read.
     pub(crate) fn read(paths: Vec<PathBuf>) -> Result<(Self, Contents), ReadError> {
         let mut files = Self { paths, seen: None, digest: [0; 32] };
         let contents = files.read_all()?;

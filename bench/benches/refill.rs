@@ -43,7 +43,8 @@ fn refill(criterion: &mut Criterion) {
         let config = config(refills, modules);
         let request = request(&config);
         let pools = runtime.block_on(async {
-            let pools = App::with_launcher(&config, isolator_program().expect("the program"))
+            let program = isolator_program().expect("the program");
+            let pools = App::on(config.engine.kind, &config, program)
                 .await
                 .expect("an engine")
                 .start_pools(&config, PoolFill::AsConfigured)

@@ -10,12 +10,15 @@
 //!
 //! [`statistics`] and [`machine`] make [`results`] of the samples, which [`table`] and [`chart`] show.
 //!
-//! The binary `isolator-bench` does all of the above; the criterion benches use parts of it.
+//! [`accounting`] says which process has used the CPU time of a run.
+//!
+//! The binary `isolator-bench` does all of the above but the last; the benches use parts of it.
 
 use std::env;
 use std::io;
 use std::path::PathBuf;
 
+pub mod accounting;
 pub mod chart;
 pub mod docker_api;
 mod error;

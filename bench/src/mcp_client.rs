@@ -39,6 +39,8 @@ pub struct ServedCall {
     pub took: Duration,
     /// How it got its sandbox, in the words of its receipt.
     pub start: String,
+    /// CPU time of the program.
+    pub cpu: Duration,
 }
 
 /// The parts of an answer that are used.
@@ -55,6 +57,7 @@ struct Answered {
 struct Report {
     stdout: String,
     stderr: String,
+    cpu_ms: f64,
 }
 
 #[derive(Deserialize)]
@@ -121,6 +124,11 @@ impl IsolatorProcess {
         self.quiescence.wait(target).await
     }
 
+    /// The number of the process.
+    pub fn process(&self) -> u32 {
+        self.child.id().unwrap_or_default()
+    }
+
     /// The sandboxes that waited when it was quiescent last.
     pub(crate) fn waiting(&self) -> Vec<SandboxName> {
         self.quiescence.waiting()
@@ -157,7 +165,8 @@ impl IsolatorProcess {
         if printed != expected {
             return Err(BenchError::Output { program: workload.label(), printed, expected });
         }
-        Ok(ServedCall { took, start: receipt.start })
+        let cpu = Duration::from_secs_f64(report.cpu_ms / 1000.0);
+        Ok(ServedCall { took, start: receipt.start, cpu })
     }
 
     /// Closes the server's standard input, as a host does, and waits for its end.

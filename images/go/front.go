@@ -7,6 +7,7 @@
 package main
 
 import (
+	"bytes"
 	"crypto/sha256"
 	_ "embed"
 	"encoding/base64"
@@ -159,11 +160,24 @@ func compileAndLink(files []string, name string) (result made, done bool) {
 		return strings.Split(fill.Replace(strings.TrimSuffix(recorded, "\n")), "\n")
 	}
 
+	// The linker loads the standard library while the compiler runs, and then waits for a word on
+	// its standard input. Nearly all that it allocates lives until it ends, so collecting garbage
+	// would free next to nothing.
+	linker := tool(words(link), "GOGC=off")
+	var linked bytes.Buffer
+	linker.Stdout, linker.Stderr = &linked, &linked
+	compiled, err := linker.StdinPipe()
+	if err != nil || linker.Start() != nil {
+		return made{}, false
+	}
+	defer linker.Wait()
+	defer linker.Process.Kill()
+
 	command := words(compile)
 	for _, file := range files {
 		command = append(command, filepath.Join(dir, file))
 	}
-	printed, err := start(command)
+	printed, err := tool(command).CombinedOutput()
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && exit.Exited() && len(printed) > 0 {
 		return made{work: work, errors: report(string(printed), work, dir)}, true
@@ -171,10 +185,10 @@ func compileAndLink(files []string, name string) (result made, done bool) {
 	if err != nil || len(printed) > 0 {
 		return made{}, false
 	}
-	// Nearly all that the linker allocates lives until it ends, so collecting garbage frees
-	// next to nothing.
-	printed, err = start(words(link), "GOGC=off")
-	if err != nil || len(printed) > 0 {
+	if _, err := compiled.Write([]byte("compiled\n")); err != nil {
+		return made{}, false
+	}
+	if linker.Wait() != nil || linked.Len() > 0 {
 		return made{}, false
 	}
 	return made{work: work, program: program}, true
@@ -320,11 +334,11 @@ func identityOf(files []string) (string, error) {
 	return base64.RawURLEncoding.EncodeToString(hash.Sum(nil)[:15]), nil
 }
 
-// start runs one of the tools, in the environment that the go command gives it.
-func start(command []string, variables ...string) ([]byte, error) {
+// tool is one of the tools, in the environment that the go command gives it.
+func tool(command []string, variables ...string) *exec.Cmd {
 	tool := exec.Command(command[0], command[1:]...)
 	tool.Env = append(append(os.Environ(), "GOROOT="+root), variables...)
-	return tool.CombinedOutput()
+	return tool
 }
 
 // report words the compiler's messages as the go command does.

@@ -33,6 +33,13 @@ export TMPDIR=/var/tmp
 # is not to stay in the cache either.
 GOCACHE=$here/tool-cache go build -trimpath -ldflags='-s -w' -o "$(go env GOTOOLDIR)/covdata" cmd/covdata
 
+# The front has a linker of its own, which link_symbols.go describes. It is made
+# of the sources of the go command's, which stays as it is.
+cp "$here/link_list.go" "$root/src/cmd/link/internal/ld/prepared.go"
+cp "$here/link_symbols.go" "$root/src/cmd/link/internal/loader/prepared.go"
+python3 "$here/link_change.py" "$root/src/cmd/link/internal"
+GOCACHE=$here/tool-cache go build -trimpath -ldflags='-s -w' -o "$here/link" cmd/link
+
 # Other systems and processors cannot be compiled for without their standard
 # library, and the go command reads every file of a package that it uses. So
 # all that is not for this machine goes before anything is compiled. The lists
@@ -157,6 +164,7 @@ sed -i -e "\\,^$PWD/sample/sample\.go\$,d" \
     -e "s,^$object/\\(importcfg.*\\),$ahead/\\1," \
     -e "s,$object,{object},g" \
     compile link
+sed -i "1s,.*,$ahead/link\\n-prepared\\n$ahead/prepared," link
 printf '%s\n' "$settings" >settings
 
 # Where the compiler and the linker find the standard library.
@@ -184,6 +192,13 @@ while IFS='=' read -r package file; do
     printf '%s=%s\n' "$package" "$file"
 done <"$ahead/importcfg" >"$ahead/importcfg.link"
 cat modinfo >>"$ahead/importcfg.link"
+
+# The packages of which the front's linker knows the symbols. More of them would
+# cost every program more than they save some.
+mv "$here/link" "$ahead/link"
+go list -deps bufio bytes cmp container/heap container/list errors fmt io maps math math/bits \
+    math/rand os slices sort strconv strings sync time unicode |
+    sed '/^unsafe$/d' >"$ahead/prepared.packages"
 
 cp "$here/front.go" "$here/program.go" "$here/syntax.go" .
 printf 'module front\n\ngo %s\n' "$(go env GOVERSION | sed 's/^go//')" >go.mod
@@ -235,6 +250,18 @@ GO
 export HOME=/tmp/check
 chmod a-x "$ahead/go"
 test "$(go run main.go)" = '"OK"'
+# That has written the list and the symbols of the prepared packages. With them
+# a program becomes what it is if its link has to make them, byte for byte.
+mkdir alone
+cp main.go alone
+for prepared in yes no; do
+    rm -rf /tmp/go-build*
+    [ $prepared = yes ] || rm "$ahead/prepared" "$ahead/prepared.symbols"
+    test "$(cd alone && go-program main.go)" = '"OK"'
+    mv /tmp/go-build*/b001/exe/main $prepared
+done
+cmp yes no
+rm -r /tmp/go-build*
 go run facts.go 1 2 >front.txt 2>&1 || :
 chmod a+x "$ahead/go"
 "$ahead/go" run facts.go 1 2 >command.txt 2>&1 || :

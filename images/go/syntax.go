@@ -48,7 +48,7 @@ func syntax(args []string) (status int) {
 		return refuse(err.Error())
 	}
 	compiler, _, _ := strings.Cut(compile, "\n")
-	printed, err := start([]string{compiler, "-p", "main", "-o", filepath.Join(work, "not.a"), file, other})
+	printed, err := tool([]string{compiler, "-p", "main", "-o", filepath.Join(work, "not.a"), file, other}).CombinedOutput()
 	if err == nil {
 		return refuse("the compiler has read what can't be read")
 	}

@@ -14,6 +14,13 @@ pub fn quoted(text: &str) -> String {
     }
 }
 
+/// The first of these names and the number of the others, as `a, b, 3 more`.
+pub fn first_of(names: impl ExactSizeIterator<Item = String>, most: usize) -> String {
+    let others = names.len().saturating_sub(most);
+    let more = (others > 0).then(|| format!("{others} more"));
+    names.take(most).chain(more).collect::<Vec<_>>().join(", ")
+}
+
 /// Words of a runner, a kernel or an interpreter, in quotes: in one line, and no more than their beginning and their end. They may be
 /// as long as a frame, and a program can have chosen each character. They go into answers and logs, and are kept for as long as a
 /// session is remembered.
@@ -129,7 +136,9 @@ impl<W: Write> Write for Escaping<W> {
 
 #[cfg(test)]
 mod tests {
-    use super::{escaped, escaped_lines, escaped_output, in_one_line, is_name, quoted, said};
+    use super::{
+        escaped, escaped_lines, escaped_output, first_of, in_one_line, is_name, quoted, said,
+    };
 
     #[test]
     fn invisible_characters_are_escaped_and_visible_ones_are_not() {
@@ -155,6 +164,14 @@ mod tests {
         for wrong in ["", "a b", "a\nb", "a\u{2028}b", "\u{1b}", &"a".repeat(101)] {
             assert!(!is_name(wrong), "{wrong:?}");
         }
+    }
+
+    #[test]
+    fn a_long_list_ends_with_the_number_of_its_other_names() {
+        let names = || ["a", "b", "c"].into_iter().map(str::to_owned);
+        assert_eq!(first_of(names(), 3), "a, b, c");
+        assert_eq!(first_of(names(), 2), "a, b, 1 more");
+        assert_eq!(first_of(names().take(0), 2), "");
     }
 
     #[test]

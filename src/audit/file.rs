@@ -164,7 +164,7 @@ impl AuditFile {
         Ok(())
     }
 
-    /// Moves the file to the newest of the older ones, and tells whether that was possible. If not, it goes on to grow, because
+    /// Moves the file to the newest of the older ones, and returns whether that was possible. If not, it goes on to grow, because
     /// no line may be lost for it.
     fn rotate(&mut self) -> bool {
         let rotated = self.try_rotate();

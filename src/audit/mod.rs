@@ -105,10 +105,6 @@ pub(crate) fn problem(config: &AuditConfig) -> Option<String> {
 
 impl Audit {
     /// Opens the log that is configured, if one is.
-    ///
-    /// # Errors
-    ///
-    /// When its file can't be written.
     pub(crate) fn open(config: &AuditConfig) -> anyhow::Result<Self> {
         if !config.is_on() {
             return Ok(Self(None));

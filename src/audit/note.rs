@@ -34,8 +34,8 @@ struct Begun {
     line: Line,
 }
 
-/// A line. What is not known of a call is left out.
-#[derive(Debug, Serialize)]
+/// A line. Facts that are not known are left out.
+#[derive(Debug, Default, Serialize)]
 struct Line {
     /// When the call came.
     time: String,
@@ -43,7 +43,7 @@ struct Line {
     tool: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     language: Option<String>,
-    /// The beginning of the digest of the session's handle: it tells sessions apart, and is of no use to anybody else.
+    /// The beginning of the digest of the session's handle: it distinguishes sessions, and can't be used as a handle.
     #[serde(skip_serializing_if = "Option::is_none")]
     session: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -53,7 +53,7 @@ struct Line {
     #[serde(skip_serializing_if = "Option::is_none")]
     code: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    files: Vec<File>,
+    files: Vec<SentFile>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     packages: Vec<String>,
     /// The hash of the set of all of them.
@@ -85,7 +85,7 @@ struct Pool {
 }
 
 #[derive(Debug, Serialize)]
-struct File {
+struct SentFile {
     name: String,
     sha256: String,
     bytes: usize,
@@ -128,20 +128,8 @@ impl Note {
                 time: format_rfc3339_millis(SystemTime::now()).to_string(),
                 client: client.to_string(),
                 tool: name(tool),
-                language: None,
-                session: None,
-                snippet: None,
-                code_sha256: None,
-                code: None,
-                files: Vec::new(),
-                packages: Vec::new(),
-                package_set: None,
-                limits: None,
-                start: None,
-                pool: None,
                 status: CANCELLED.to_owned(),
-                ms: 0.0,
-                bytes: Bytes::default(),
+                ..Line::default()
             };
             Box::new(Begun { log, began: Instant::now(), line })
         };
@@ -179,7 +167,7 @@ impl Note {
                 continue;
             }
             line.bytes.files += content.len();
-            line.files.push(File { name: name(path), sha256, bytes: content.len() });
+            line.files.push(SentFile { name: name(path), sha256, bytes: content.len() });
         }
     }
 

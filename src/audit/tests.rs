@@ -31,7 +31,7 @@ fn client() -> Client {
 }
 
 #[tokio::test]
-async fn a_line_says_what_ran_and_not_the_code_itself() {
+async fn a_line_describes_the_run_without_its_code() {
     let folder = tempfile::tempdir().unwrap();
     let mut config = config(folder.path());
     for has_code in [false, true] {
@@ -127,7 +127,7 @@ async fn until(condition: impl Fn() -> bool) {
 const FULL: &str = "/dev/full";
 
 #[tokio::test]
-async fn what_can_not_be_written_is_refused_at_the_start() {
+async fn a_log_that_can_not_be_written_is_refused_at_the_start() {
     let folder = tempfile::tempdir().unwrap();
     let at = |path: &str| AuditConfig { path: path.into(), ..config(folder.path()) };
     let pipe = folder.path().join("pipe");

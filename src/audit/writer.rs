@@ -140,7 +140,7 @@ impl Writer {
         self.unused.get_or_insert_with(Instant::now).elapsed() >= self.patience
     }
 
-    /// Opens the file again if it was moved; tells whether that was possible.
+    /// Opens the file again if it was moved, and returns whether that was possible.
     fn look(&mut self) -> bool {
         match self.file.reopen_if_moved() {
             Ok(()) => {
@@ -156,7 +156,7 @@ impl Writer {
         }
     }
 
-    /// Writes a line; tells whether that was possible.
+    /// Writes a line, and returns whether that was possible.
     fn write(&mut self, line: &str) -> bool {
         match self.file.add(line) {
             Ok(()) => {

@@ -35,7 +35,7 @@ impl Budget {
         Self { taken: Arc::new(Mutex::new(taken)) }
     }
 
-    /// Changes how many there are. What is taken stays taken.
+    /// Changes the number of bytes. Bytes that are taken stay taken.
     pub(crate) fn set_limits(&self, most: usize, most_of_one: usize) {
         let mut taken = lock(&self.taken);
         (taken.most, taken.most_of_one) = (most, most_of_one);

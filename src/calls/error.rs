@@ -29,12 +29,7 @@ pub(crate) enum CallError {
     CheckBusy(#[from] NoTurn),
     /// The policies forbid something in the program.
     #[error("the operator of this server forbids something in the program:\n{found}")]
-    Forbidden {
-        /// The violations.
-        found: Findings,
-        /// Remarks for the caller.
-        notes: Vec<String>,
-    },
+    Forbidden { found: Findings, notes: Vec<String> },
     /// The packages don't exist, or could not be built.
     #[error(transparent)]
     Packages(#[from] Refusal),
@@ -145,7 +140,7 @@ impl CallError {
     }
 
     /// Writes it to the server's log, if an operator should know of it.
-    pub(super) fn log(&self) {
+    pub(crate) fn log(&self) {
         match self {
             Self::CheckBusy(_) | Self::Sandbox(_) | Self::NoVerdict(_) | Self::NotOpened(_) => {
                 tracing::warn!(error = %self, "a call failed");

@@ -24,30 +24,19 @@ pub(crate) enum Job {
     Program(Box<ProgramJob>),
     /// Check the syntax of a program.
     Syntax {
-        /// The check.
         job: Box<SyntaxJob>,
         /// The packages that the program would get. They change nothing about its syntax.
         packages: Vec<String>,
         /// An explanation if it is not valid.
         advice: Option<String>,
-        /// Remarks for the caller.
         notes: Vec<String>,
     },
     /// Open a session.
     Open(Box<OpenJob>),
     /// Run a cell or a shell command in a session.
-    Step {
-        session: InUse,
-        job: Box<StepJob>,
-        /// Remarks for the caller.
-        notes: Vec<String>,
-    },
+    Step { session: InUse, job: Box<StepJob>, notes: Vec<String> },
     /// Undo cells of a session.
-    Rewind {
-        session: InUse,
-        /// How many cells.
-        cells: u32,
-    },
+    Rewind { session: InUse, cells: u32 },
     /// Interrupt what runs in a session.
     Interrupt(InUse),
     /// End the session with this handle.
@@ -58,7 +47,6 @@ pub(crate) enum Job {
 pub(super) struct Understanding<'c> {
     /// The calls, with their configuration and sessions.
     pub(super) calls: &'c Calls,
-    /// The caller.
     pub(super) client: &'c Client,
     /// The bytes of the call, which are taken from the budget for as long as this is held.
     pub(super) share: &'c mut Share,

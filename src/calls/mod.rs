@@ -8,36 +8,12 @@
 //! arguments ([`job`]), serves that, and says the status to the audit log. [`Calls::serve`] serves a job ([`serve`], and
 //! [`sessions`] for those of sessions): policies, packages, the run, and what went wrong, once for all kinds of jobs.
 //!
-//! A command does the same in its own process: it makes a job with [`crate::request::resolve`] and serves it.
-//!
-//! ```ignore
-//! let setup = Setup { config, pools, packages, audit: Audit::default(), traces: Traces::default() };
-//! let calls = Calls::new(&setup, Arc::new(Snippets::new(&setup.config)), Clients::One);
-//! let call = Call { client: Client::Host, watch: Some(watch), steps: Some(steps) };
-//! let mut note = Audit::default().begin(&call.client, "run");
-//!
-//! // A program in a new sandbox.
-//! let job = Job::Program(Box::new(resolve::program(arguments, &config, &snippets)?));
-//! let Served::Ran(ran) = calls.serve(job, &call, &mut note).await? else { … };
-//! let cause = explain::cause(ran.outcome(), &ran.context(&config, Caller::CommandLine, None));
-//!
-//! // A session with one cell. It does not expire while `opened.session` is held.
-//! let job = Job::Open(Box::new(resolve::opening(arguments, &config)?));
-//! let Served::Opened(opened) = calls.serve(job, &call, &mut note).await? else { … };
-//! let session = opened.session.another();
-//! let step = resolve::cell(arguments, &session.language, session.resources, &config.policies, &config)?;
-//! let job = Job::Step { session, job: Box::new(step), notes: Vec::new() };
-//! let Served::Ran(ran) = calls.serve(job, &call, &mut note).await? else { … };
-//! calls.serve(Job::Close(opened.session.id.clone()), &call, &mut note).await?;
-//! ```
-//!
-//! What a command sets differently, it changes in the resolved job before it serves it: standard input with any bytes
-//! (`job.run.stdin`), other files that come back (`job.run.files`), the width of a screen (`CellRun::Code`).
+//! [`Calls::serve_command`] serves a call of a command, in its own process or in a server: it makes a job with
+//! [`crate::request::resolve`], changes what only commands can ask for, and serves that ([`command`]).
 
 pub(crate) mod budget;
-mod command;
+pub(crate) mod command;
 mod error;
-pub(crate) mod finished;
 mod job;
 mod packages;
 mod replay;
@@ -82,12 +58,9 @@ pub(crate) struct Calls {
 /// The parts of a server that change with its configuration.
 #[derive(Clone)]
 pub(crate) struct Setup {
-    /// The configuration.
     pub config: Arc<Config>,
     pub pools: Arc<Pools>,
-    /// Its sets of packages.
     pub packages: Packages,
-    /// Its audit log.
     pub audit: Audit,
     /// The traces of the server, which are the same for all.
     pub traces: Traces,
@@ -118,7 +91,6 @@ pub(crate) type Steps = Arc<dyn Fn(&str) + Send + Sync>;
 /// A call, besides its arguments.
 #[derive(Clone)]
 pub(crate) struct Call {
-    /// The caller.
     pub client: Client,
     /// Receives the program's output, if the caller follows it.
     pub watch: Option<Watch>,

@@ -25,7 +25,6 @@ pub(crate) struct GrantedPackages {
     pub bound: Option<BoundSet>,
     /// How long it took until the set was there.
     pub waited: Duration,
-    /// Remarks for the caller.
     pub notes: Vec<String>,
 }
 
@@ -240,7 +239,7 @@ impl Calls {
     }
 
     /// The names to ask for so that a program's dependencies are there: a set that has them, or they themselves if they can be
-    /// asked for. Without them the program runs all the same.
+    /// asked for. The program runs without them, too.
     async fn set_for(
         &self,
         language: &Arc<Language>,
@@ -293,7 +292,7 @@ impl Calls {
         let version = self.packages.version(language).await?;
         let is_other = !versions.contains(&version.parse::<Version>().ok()?);
         is_other.then(|| {
-            format!("the program is for Python {versions}, and this is Python {version}; it was run all the same")
+            format!("the program is for Python {versions}, and this is Python {version}; it was run anyway")
         })
     }
 }

@@ -27,7 +27,6 @@ pub(crate) enum Served {
     Opened(Box<Opened>),
     /// Cells were undone.
     Rewound {
-        /// How many.
         undone: u32,
         /// How many more can be.
         left: u32,
@@ -43,9 +42,7 @@ pub(crate) enum Served {
 /// A run: its outcome, its receipt, and what explains them.
 pub(crate) struct Ran {
     pub end: RunEnd,
-    /// How it was served.
     pub receipt: ReceiptReport,
-    /// Remarks for the caller.
     pub notes: Vec<String>,
     /// The files that should come back.
     pub wanted: OutputFiles,
@@ -53,9 +50,7 @@ pub(crate) struct Ran {
     pub unenforced: Vec<LimitKind>,
     /// The language of the program.
     pub language: Arc<Language>,
-    /// Its deadline.
     pub timeout: Duration,
-    /// Its limits.
     pub resources: Resources,
     /// An explanation if the language's own tools can't read the program.
     pub advice: Option<Advice>,
@@ -83,18 +78,15 @@ pub(crate) enum RunEnd {
 pub(crate) struct Opened {
     /// The session. It does not expire while this is held.
     pub session: InUse,
-    /// How it was opened.
     pub receipt: ReceiptReport,
     /// The steps that were run again, if it repeats another session.
     pub replayed: Option<Replayed>,
-    /// Remarks for the caller.
     pub notes: Vec<String>,
 }
 
 /// The steps of another session that were run again in a new one.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Replayed {
-    /// Steps that were run.
     pub steps: u32,
     /// Steps that failed this time, with the beginning of what they printed.
     pub failed: Vec<String>,

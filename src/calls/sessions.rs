@@ -46,7 +46,7 @@ impl Calls {
         call: &Call,
         note: &mut Note,
     ) -> Result<Served, CallError> {
-        let OpenJob { mut wish, packages: mut names, first, replay, mut notes } = job;
+        let OpenJob { mut wish, packages: mut names, first, max_wait, replay, mut notes } = job;
         let mut steps = VecDeque::new();
         let mut replayed = None;
         if let Some(handle) = replay {
@@ -64,7 +64,6 @@ impl Calls {
             steps.extend(journal.entries().filter_map(to_run_again));
             replayed = Some(Replayed { forgotten: journal.missing(), ..Replayed::default() });
         }
-        let max_wait = Some(self.config.results.detach_after);
         let wanted = WantedPackages::named(names);
         let mut packages = self.packages_for(&wish.language, wanted, call, max_wait).await?;
         notes.append(&mut packages.notes);
@@ -105,7 +104,7 @@ impl Calls {
         watch: Option<Watch>,
         notes: &mut Vec<String>,
     ) -> Result<CellOutcome, SessionError> {
-        let StepJob { mut run, step, files, has_lost_files, .. } = job;
+        let StepJob { mut run, step, files, has_lost_files, on_end, .. } = job;
         run.watch = watch;
         let (calls, open, timeout) = (self.clone(), session.shared(), run.timeout);
         // The session's task calls this, also if the call was cancelled.
@@ -113,6 +112,9 @@ impl Calls {
             let entry =
                 JournalEntry { cell: 0, step, files, has_lost_files, timeout, end: EntryEnd::Ran };
             calls.note_step(&open, entry, ran);
+            if let Some(on_end) = on_end {
+                on_end(ran);
+            }
         };
         let ran = session.session.run(run, done).await;
         if let Err(error) = &ran {
@@ -172,7 +174,6 @@ impl Calls {
         }
     }
 
-    /// Undoes cells.
     pub(super) async fn rewind_session(
         &self,
         session: &InUse,

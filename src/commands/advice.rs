@@ -53,7 +53,7 @@ fn with_file(file: &Path) -> String {
     }
 }
 
-/// The folder of the snippets, beside the configuration.
+/// The folder of the snippets, next to the configuration.
 pub(super) const SNIPPETS: &str = "prompts";
 
 /// Advice on how the folder of snippets gets some.

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::Args;
 
 use super::advice::remember_options;
-use super::{complain, told};
+use super::{complain, describe};
 use crate::config::{Config, ConfigError, EngineKind};
 use crate::log::LogFormat;
 
@@ -54,7 +54,7 @@ impl GlobalOptions {
 /// The exit code of a command that has ended. An error is written to standard error.
 pub fn exit_code(ended: anyhow::Result<ExitCode>) -> ExitCode {
     ended.unwrap_or_else(|error| {
-        complain(&format!("isolator: {}", told(&error)));
+        complain(&format!("isolator: {}", describe(&error)));
         ExitCode::from(FAILED)
     })
 }

@@ -117,7 +117,7 @@ struct How {
 ///
 /// # Errors
 ///
-/// What is missing for that on this machine, and what to do about it.
+/// The parts that are missing for that on this machine, and how to get them.
 pub(super) async fn how_to_fetch(
     config: &Config,
     app: &App,

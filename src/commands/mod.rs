@@ -1,6 +1,7 @@
 //! The commands, one file each.
 
 mod advice;
+mod backend;
 pub mod cli;
 pub mod completions;
 pub mod config;
@@ -45,7 +46,7 @@ pub(crate) use self::print::{print_to_stderr, require_output};
 pub type Work = Pin<Box<dyn Future<Output = anyhow::Result<ExitCode>>>>;
 
 /// An error with its causes, in plain words where the operating system has others.
-pub fn told(error: &anyhow::Error) -> String {
+pub fn describe(error: &anyhow::Error) -> String {
     const WORDS: [(&str, &str); 5] = [
         ("No such file or directory (os error 2)", "there is no such file or folder"),
         ("Permission denied (os error 13)", "this user has no permission to do this"),

@@ -1,4 +1,4 @@
-//! What a server tells the service manager that started it, as systemd expects of a unit with `Type=notify` or
+//! Notifications to the service manager that started a server, as systemd expects of a unit with `Type=notify` or
 //! `Type=notify-reload`.
 
 use std::convert::Infallible;
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
-/// The socket of the service manager. Without it, nobody wants to know.
+/// The socket of the service manager. Without it, there is none.
 const VARIABLE: &str = "NOTIFY_SOCKET";
 
 /// How long, in microseconds, the manager waits for the next sign of life, and of which process.

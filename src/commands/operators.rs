@@ -108,10 +108,10 @@ pub(super) struct AskedServer {
 
 /// An answer.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct OperatorAnswer {
     /// The status, such as 200.
     pub status: u16,
-    /// What it says.
+    /// Its text.
     pub body: String,
 }
 
@@ -170,7 +170,7 @@ impl AskedServer {
     ) -> anyhow::Result<Self> {
         // Fails if it was installed before, which is fine: this program has only one provider.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        // A token must reach the server and nobody else.
+        // A token must reach this server alone.
         let client = Client::builder().no_proxy().redirect(Policy::none());
         let (client, base, shown, is_local) = match address {
             OperatorAddress::Plain(address) => {
@@ -219,7 +219,7 @@ impl AskedServer {
         method: Method,
         path: &str,
         timeout: Duration,
-    ) -> anyhow::Result<Answer> {
+    ) -> anyhow::Result<OperatorAnswer> {
         let asked = tokio::time::timeout(timeout, self.ask_in_time(method, path)).await;
         let asked = asked.map_err(|_| anyhow::anyhow!("it did not answer within {timeout:?}"));
         asked.and_then(|answer| answer).with_context(|| {
@@ -228,7 +228,7 @@ impl AskedServer {
         })
     }
 
-    async fn ask_in_time(&self, method: Method, path: &str) -> anyhow::Result<Answer> {
+    async fn ask_in_time(&self, method: Method, path: &str) -> anyhow::Result<OperatorAnswer> {
         let mut request = self.client.request(method, self.base.join(path)?).body("");
         if self.is_local {
             request = request.header(HOST, LOCALHOST);
@@ -248,7 +248,7 @@ impl AskedServer {
         let body = String::from_utf8(body).context("the answer is not UTF-8")?;
         match status {
             401 => bail!("{}; give it with --token-file", escaped(body.trim())),
-            status => Ok(Answer { status, body }),
+            status => Ok(OperatorAnswer { status, body }),
         }
     }
 }
@@ -277,7 +277,7 @@ pub(super) fn trusting(
     Ok(client.tls_certs_only(certificates))
 }
 
-impl Answer {
+impl OperatorAnswer {
     /// An error that tells of this answer.
     pub(super) fn unexpected(&self) -> anyhow::Error {
         let line = self.body.lines().next().unwrap_or_default();

@@ -28,8 +28,8 @@ impl OwnCalls {
     ///
     /// When the engine can't do what is configured, or the store of sets of packages can't be opened.
     pub(super) fn start(app: &App, config: &Arc<Config>) -> anyhow::Result<Self> {
-        let (config, pools) =
-            (Arc::clone(config), Arc::new(app.start_pools(config, PoolFill::Nothing)?));
+        let pools = Arc::new(app.start_pools(config, PoolFill::Nothing)?);
+        let config = Arc::clone(config);
         let packages = match config.packages.is_used() {
             true => {
                 let store = app::package_store()?;

@@ -1,5 +1,5 @@
-//! Everything that a command prints goes through here. A write that fails is an error, or else a script would take the
-//! part that arrived for all of it. Only a reader that wants no more, as `head` does, is none.
+//! The output of commands. A write that fails is an error, or else a script would take the part that arrived for all of it. A
+//! reader that wants no more, such as `head`, is no error.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Write};
@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context as _;
+use clap::error::{ContextKind, ContextValue};
 use isolator_pool::quote::escaped_lines;
 use isolator_pool::run::output::Stream;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -32,7 +33,7 @@ static LOOK: extern "C" fn() = {
     look
 };
 
-/// Prints a line to standard output. A part of it may be a stranger's text, such as an image's name.
+/// Prints a line to standard output. A part of it may be a foreign text, such as an image's name.
 ///
 /// # Errors
 ///
@@ -50,7 +51,7 @@ pub fn print(bytes: &[u8]) -> anyhow::Result<()> {
     write(io::stdout().as_fd(), bytes).context("standard output can't be written")
 }
 
-/// Writes to standard error what must not be lost: what a program printed there, or a secret.
+/// Writes to standard error. An error is returned, for text that must not be lost: a program's output, or a secret.
 ///
 /// # Errors
 ///
@@ -59,7 +60,8 @@ pub(crate) fn print_to_stderr(bytes: &[u8]) -> anyhow::Result<()> {
     write(io::stderr().as_fd(), bytes).context("standard error can't be written")
 }
 
-/// Writes a line for the operator to standard error. A part of it may be a stranger's text, such as an engine's error. If that fails, there is nobody left to tell.
+/// Writes a line for the operator to standard error. A part of it may be a foreign text, such as an engine's error. A failure
+/// can't be reported anywhere, so it is ignored.
 pub fn complain(line: &str) {
     let line = &with_options(line);
     let _ = write(io::stderr().as_fd(), format!("{}\n", escaped_lines(line)).as_bytes());
@@ -72,7 +74,14 @@ pub fn complain(line: &str) {
 /// When it can't be written.
 pub fn print_usage(error: &clap::Error) -> anyhow::Result<()> {
     let text = error.render();
+    let wrong = error.get(ContextKind::InvalidSubcommand);
+    let is_bench = matches!(wrong, Some(ContextValue::String(name)) if name == "bench");
     match error.use_stderr() {
+        true if is_bench => {
+            let tip = "\n  tip: the benchmark is a program of its own: isolator-bench\n";
+            let text = of_command_line(&text, Stream::Stderr);
+            print_to_stderr(&[&text[..], tip.as_bytes()].concat())
+        }
         true => print_to_stderr(&of_command_line(&text, Stream::Stderr)),
         false => print(&of_command_line(&text, Stream::Stdout)),
     }
@@ -90,7 +99,7 @@ pub(crate) fn require_output() -> anyhow::Result<()> {
 fn require_open(stream: BorrowedFd<'_>) -> io::Result<()> {
     let is_closed = usize::try_from(stream.as_raw_fd()).ok().and_then(|it| IS_CLOSED.get(it));
     if is_closed.is_some_and(|it| it.load(Ordering::Relaxed)) {
-        return Err(io::Error::other("it is closed; use /dev/null if nobody needs it"));
+        return Err(io::Error::other("it is closed; use /dev/null if it is not needed"));
     }
     Ok(())
 }
@@ -106,7 +115,7 @@ fn write(stream: BorrowedFd<'_>, mut bytes: &[u8]) -> io::Result<()> {
             Ok(0) => return Err(ErrorKind::WriteZero.into()),
             Ok(count) => bytes = &bytes[count..],
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            // Whoever made the pipe may have made it one that does not wait.
+            // The process that made the pipe may have made it non-blocking.
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 let mut streams = [PollFd::new(&file, PollFlags::OUT)];
                 match poll(&mut streams, None) {

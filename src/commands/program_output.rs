@@ -31,7 +31,7 @@ pub(super) struct ProgramOutput {
     is_in_line: bool,
 }
 
-/// What bytes begin with.
+/// The beginning of some bytes.
 enum Piece<'a> {
     Text(&'a [u8]),
     /// A sequence for the looks of text, which ends with `m`.
@@ -62,7 +62,7 @@ impl ProgramOutput {
         self
     }
 
-    /// What to write for these bytes.
+    /// The bytes to write for these.
     pub(super) fn shown(&mut self, bytes: &[u8]) -> Vec<u8> {
         if !self.is_terminal {
             self.is_in_line = bytes.last().map_or(self.is_in_line, |last| *last != b'\n');
@@ -107,7 +107,7 @@ impl ProgramOutput {
         shown.extend_from_slice(parts.as_bytes());
     }
 
-    /// What to write before something else is: the rest of what the program left open, and its looks set back.
+    /// The bytes to write before other output: they end what the program left open, and set its looks back.
     pub(super) fn finished(&mut self) -> Vec<u8> {
         let begun = std::mem::take(&mut self.begun);
         let mut shown = Vec::new();
@@ -173,7 +173,7 @@ fn piece(bytes: &[u8]) -> Piece<'_> {
     }
 }
 
-/// What an escape character begins.
+/// The sequence that an escape character begins.
 fn sequence(bytes: &[u8]) -> Piece<'_> {
     let is_parameter = |byte: &u8| byte.is_ascii_digit() || matches!(byte, b';' | b':');
     let after = match bytes.get(1) {
@@ -210,7 +210,7 @@ mod tests {
         ProgramOutput { is_red, ..ProgramOutput::new(true) }
     }
 
-    /// What is shown of bytes that come in parts of each size.
+    /// The text that is shown of bytes that come in parts of each size.
     fn shown(bytes: &[u8]) -> String {
         let in_parts = |size: usize| {
             let mut output = on_terminal(false);

@@ -8,7 +8,7 @@ use http::Method;
 use isolator_pool::quote::escaped;
 
 use crate::commands::operators::{AskedServer, OperatorArguments};
-use crate::commands::{Work, complain, say, told};
+use crate::commands::{Work, complain, describe, say};
 use crate::config::{Config, ConfigError};
 use crate::transport::http::reload::Reloaded;
 
@@ -36,7 +36,7 @@ fn reload_with(
         let server = match AskedServer::named(&arguments, load, "reload") {
             // Without an address on the command line, the file that is wrong is where the address is.
             Err(error) if error.is::<ConfigError>() => {
-                complain(&format!("isolator: the server was not asked: {}", told(&error)));
+                complain(&format!("isolator: the server was not asked: {}", describe(&error)));
                 return Ok(ExitCode::from(WRONG));
             }
             server => server?,

@@ -61,7 +61,7 @@ struct Reading<'a> {
 
 impl Reading<'_> {
     /// An error with the path, unless that is what the caller names already.
-    fn told<T>(&self, path: &Path, read: io::Result<T>) -> anyhow::Result<T> {
+    fn with_path<T>(&self, path: &Path, read: io::Result<T>) -> anyhow::Result<T> {
         match path == Path::new(self.argument) {
             true => Ok(read?),
             false => read.with_context(|| path.display().to_string()),
@@ -73,7 +73,7 @@ impl Reading<'_> {
             bail!("{}: folders are nested more than {MAX_DEPTH} deep", path.display());
         }
         let entries = std::fs::read_dir(path).and_then(Iterator::collect::<io::Result<Vec<_>>>);
-        let mut entries = self.told(path, entries)?;
+        let mut entries = self.with_path(path, entries)?;
         entries.sort_by_key(std::fs::DirEntry::file_name);
         for entry in entries {
             let path = entry.path();
@@ -81,7 +81,7 @@ impl Reading<'_> {
                 anyhow!("{}: this name is not UTF-8; rename the file", path.display())
             })?;
             let name = if name.is_empty() { file_name } else { format!("{name}/{file_name}") };
-            let kind = self.told(&path, entry.file_type())?;
+            let kind = self.with_path(&path, entry.file_type())?;
             // A link to a folder may lead back to one above it.
             if kind.is_dir() {
                 self.folder(&name, &path, depth + 1)?;
@@ -105,7 +105,7 @@ impl Reading<'_> {
         let mut content = Vec::new();
         let left = total - self.total;
         let read = File::open(path).and_then(|file| file.take(left + 1).read_to_end(&mut content));
-        self.told(path, read)?;
+        self.with_path(path, read)?;
         if content.len() as u64 > left {
             bail!("the files are larger than {total} bytes together (limits.maxFilesKB)");
         }

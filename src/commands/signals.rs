@@ -86,7 +86,7 @@ impl HangUps {
     }
 }
 
-/// What comes when somebody presses Ctrl-C. It is listened for until this is dropped, and beyond.
+/// The signal that Ctrl-C sends. It is caught until this is dropped, and ignored afterwards.
 #[derive(Debug)]
 pub(super) struct Interrupts(Option<Signal>);
 

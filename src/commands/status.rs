@@ -37,7 +37,7 @@ const CLEAR: &str = "\x1b[H\x1b[2J";
 /// Intervals of the last minute.
 const MINUTE: usize = 12;
 
-/// Shows the state of a server, once or until somebody stops it.
+/// Shows the state of a server, once or until a signal comes.
 pub fn status(config: Config, arguments: StatusArguments) -> Work {
     Box::pin(show(config, arguments))
 }
@@ -185,7 +185,7 @@ fn past(status: &Value) -> String {
     if seconds < 120 { format!("{seconds} s") } else { format!("{} min", seconds / 60) }
 }
 
-/// Who takes memory besides the programs that run.
+/// The parts that take memory besides the programs that run.
 fn memory(status: &Value) -> String {
     let bytes = |value: &Value| match value.as_u64() {
         Some(bytes) => format!("{} MiB", bytes.div_ceil(1 << 20)),
@@ -202,7 +202,7 @@ fn memory(status: &Value) -> String {
     parts.join(", ")
 }
 
-/// What happened in a pool in the last intervals.
+/// The events of a pool in the last intervals.
 #[derive(Debug, PartialEq)]
 struct Recent {
     /// Calls a second, and cells.

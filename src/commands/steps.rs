@@ -11,8 +11,9 @@ use isolator_pool::engine::{EngineError, Image};
 use isolator_pool::lock::lock;
 use isolator_pool::quote::escaped;
 
-use crate::calls;
+use crate::calls::command::Piece;
 use crate::commands::complain;
+use crate::commands::server::OnPiece;
 
 /// How often the line on a terminal changes if nothing happens, for the time in it.
 const TICK: Duration = Duration::from_millis(200);
@@ -40,12 +41,12 @@ pub(super) async fn ensure_image(
     steps.follow(images.ensure(name, &|line| steps.show(line))).await
 }
 
-/// What is shown of a long step. Dropping it takes its line off the terminal.
+/// The display of a long step. Dropping it takes its line off the terminal.
 pub(super) struct Steps {
     began: Instant,
-    /// What is made.
+    /// The thing that is made.
     what: String,
-    /// What is said of it before the first step.
+    /// The remark about it before the first step.
     how: &'static str,
     shown: Mutex<Shown>,
     /// The last lines, if they are shown when it fails.
@@ -97,19 +98,21 @@ impl Steps {
     }
 
     /// Receives the steps of the packages of a call; an empty one ends them.
-    pub(super) fn receiver(self: &Arc<Self>) -> calls::Steps {
+    pub(super) fn on_piece(self: &Arc<Self>) -> Arc<OnPiece> {
         let steps = Arc::clone(self);
-        Arc::new(move |step| match step {
-            "" => {
+        Arc::new(move |piece| match piece {
+            Piece::Step(step) if step.is_empty() => {
                 steps.clear();
                 *lock(&steps.shown) = Shown::Nothing;
             }
-            step => steps.show(step),
+            Piece::Step(step) => steps.show(&step),
+            // All of it is in the answer.
+            Piece::Stdout(_) | Piece::Stderr(_) => {}
         })
     }
 
-    /// Waits for the work whose steps are shown. If it fails, the last lines are shown, and if nobody waits for it anymore, that it
-    /// was ended.
+    /// Waits for the work whose steps are shown. If it fails, the last lines are shown. If this future is dropped, a
+    /// line says that it was ended.
     pub(super) async fn follow<T, E>(
         &self,
         work: impl Future<Output = Result<T, E>>,
@@ -123,7 +126,7 @@ impl Steps {
         ended
     }
 
-    /// Shows what is being done now. It is a stranger's text: a package manager's or a registry's.
+    /// Shows what is being done now. It is foreign text, of a package manager or a registry.
     pub(super) fn show(&self, line: &str) {
         let line: String = escaped(line.trim()).chars().take(200).collect();
         if line.is_empty() {

@@ -22,12 +22,12 @@ pub struct TokenArguments {
 /// which is stored nowhere, to standard error.
 pub fn token(arguments: &TokenArguments) -> anyhow::Result<ExitCode> {
     let (token, secret) = Token::new(&arguments.name, arguments.expires)?;
-    let told = format!(
+    let text = format!(
         "The token for the client, which can't be shown again: {secret}\n\
          The line for the server's token file (http.tokens):\n"
     );
-    // A line in the file whose token nobody has would be of no use.
-    print_to_stderr(told.as_bytes())?;
+    // If the token is lost, its line must not be printed.
+    print_to_stderr(text.as_bytes())?;
     say(&token.to_string())?;
     Ok(ExitCode::SUCCESS)
 }

@@ -29,11 +29,9 @@ const VERY_SIMILAR: f64 = 0.9;
 /// A key that the environment sets.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Override {
-    /// The variable.
     pub(super) variable: String,
     /// The keys that lead to the value.
     pub(super) path: Vec<String>,
-    /// The value.
     pub(super) value: Value,
 }
 
@@ -270,7 +268,7 @@ mod tests {
             "ISOLATOR_CONFIG",
             "ISOLATOR_BIN",
             "ISOLATOR_TEST_ENGINE",
-            // What Kubernetes sets for services with the names isolator, isolator-http and isolator-engine.
+            // Kubernetes sets these for services with the names isolator, isolator-http and isolator-engine.
             "ISOLATOR_PORT",
             "ISOLATOR_SERVICE_HOST",
             "ISOLATOR_SERVICE_PORT_HTTP",

@@ -37,6 +37,7 @@ pub use packages::{OnDemandConfig, PackagesConfig, SetConfig, ToolsConfig};
 pub use pool::PoolsConfig;
 pub use requests::{RequestLimits, RequestsConfig, ResultsConfig};
 pub use root::{Config, Settings, schema};
+pub(crate) use sessions::LONGEST_SESSION;
 pub use sessions::SessionsConfig;
 
 #[cfg(test)]

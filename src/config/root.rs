@@ -92,7 +92,7 @@ section! {
         pub audit: AuditConfig = AuditConfig::default(),
         /// The log of the server itself, on standard error.
         pub log: LogConfig = LogConfig::default(),
-        /// What programs must not contain.
+        /// The rules for the code of programs.
         #[serde(rename = "policies")]
         pub(super) policy_settings: PolicySettings = PolicySettings::default(),
         /// The tools besides execute_code.
@@ -115,7 +115,7 @@ section! {
         /// The languages that are enabled, by name.
         #[serde(skip)]
         pub languages: BTreeMap<String, Arc<Language>> = BTreeMap::new(),
-        /// What programs must not contain.
+        /// The policies of the languages.
         #[serde(skip)]
         pub policies: Policies = Policies::default(),
         /// The language of the tool test_code, if it is enabled.

@@ -12,7 +12,7 @@ use super::section::{Kib, Mib, Text, Unit as _, duration, section};
 const MAX_SESSIONS: usize = 32;
 
 /// Longer ones mean "never" to people, and can't be counted by every clock.
-const LONGEST_SESSION: Duration = Duration::from_hours(366 * 24);
+pub(crate) const LONGEST_SESSION: Duration = Duration::from_hours(366 * 24);
 
 section! {
     /// Sessions: sandboxes that are kept between the calls of a client.

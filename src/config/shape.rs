@@ -24,16 +24,13 @@ const VERY_SIMILAR: f64 = 0.85;
 pub(super) enum Shape {
     /// An object with these keys.
     Section {
-        /// The keys.
         keys: BTreeMap<String, Shape>,
         /// Those that can't be left out.
         required: Vec<String>,
     },
     /// An object whose keys are names that the operator chooses.
     Names(Box<Shape>),
-    /// A list.
     List(Box<Shape>),
-    /// A text.
     Text,
     /// A text such as `5s`.
     Duration {
@@ -44,21 +41,14 @@ pub(super) enum Shape {
     Address,
     /// One of these texts.
     Choice(Vec<String>),
-    /// A whole number.
     Whole {
-        /// The smallest.
         least: u64,
-        /// The largest.
         most: u64,
     },
-    /// A number.
     Number {
-        /// The smallest.
         least: f64,
-        /// The largest.
         most: f64,
     },
-    /// True or false.
     Boolean,
     /// The first of these, or an object.
     Either(Box<Shape>, Box<Shape>),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::section::section;
 
 section! {
-    /// What programs must not contain. A policy is a file of rules in ast-grep's format. "strict", for Python, comes with
+    /// Rules for the code of programs. A policy is a file of rules in ast-grep's format. "strict", for Python, comes with
     /// Isolator.
     #[derive(Clone)]
     pub(super) struct PolicySettings {

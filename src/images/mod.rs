@@ -47,7 +47,7 @@ pub(crate) trait BuildEngine: Engine + ImageStore {
     ///
     /// # Errors
     ///
-    /// What is missing and how to fix it.
+    /// When something is missing; the error says how to fix it.
     async fn can_build(&self) -> Result<(), EngineError>;
 
     /// Builds an image of ours.

@@ -178,7 +178,7 @@ fn every_built_in_language_has_an_image_of_ours() {
 }
 
 #[test]
-fn a_context_holds_what_the_build_needs() {
+fn a_context_has_the_files_of_the_build() {
     let context = context(folder("isolator/python").unwrap()).unwrap();
     let mut archive = tar::Archive::new(context.as_slice());
     let names: Vec<_> = archive

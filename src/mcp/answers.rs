@@ -8,6 +8,7 @@ use isolator_pool::run::output::Watch;
 use serde_json::Value;
 
 use crate::audit::{Audit, Note};
+use crate::calls::command::{CommandCall, CommandError};
 use crate::calls::{Call, CallError, Calls, Clients, Setup, Steps, ToolName};
 use crate::config::{Config, ResultsConfig};
 use crate::mcp::render::{Answer, Renderer};
@@ -101,7 +102,7 @@ impl Answers {
 
     /// Answers a call. Dropping the future ends the program and removes its sandbox, unless it was detached. A long run is
     /// detached before its caller gives up, unless the caller says that it `waits`, even if it follows the progress: many hosts
-    /// ask for progress and wait no longer for it. `finished` is what `isolator run` [wants](crate::calls::finished::Wanted).
+    /// ask for progress and wait no longer for it. `options` are those of a [command](crate::calls::command).
     ///
     /// # Errors
     ///
@@ -112,19 +113,21 @@ impl Answers {
         arguments: Given,
         call: Call,
         waits: bool,
-        finished: Option<Value>,
+        options: Option<Value>,
     ) -> Result<Arc<Answer>, NoSuchTool> {
         if let Some(why) = self.audit.refusal() {
-            let answer = Answer::failure(why, "error");
-            return Ok(Arc::new(match finished {
-                Some(_) => answer.before_run(),
-                None => answer,
+            return Ok(Arc::new(match options {
+                Some(_) => {
+                    let message = why.to_string();
+                    Answer::command_failed(CommandError::Failed { message, has_not_run: true })
+                }
+                None => Answer::failure(why, "error"),
             }));
         }
         let mut note = self.audit.begin(&call.client, name);
         let tool = ToolName::named(name).filter(|tool| self.calls.offers(*tool));
-        if let (Some(ToolName::ExecuteCode), Some(wanted)) = (tool, finished) {
-            return Ok(self.run_command_line(arguments, wanted, &call, note).await);
+        if let (Some(tool), Some(options)) = (tool, options) {
+            return Ok(self.serve_command(tool, arguments, options, &call, note).await);
         }
         Ok(match tool {
             None => {
@@ -158,21 +161,33 @@ impl Answers {
         Arc::new(answer)
     }
 
-    /// Runs a program for `isolator run`, which gets the end of the program in its own form.
-    async fn run_command_line(
+    /// Serves a call of a command, which gets its result in its own form.
+    async fn serve_command(
         &self,
+        tool: ToolName,
         arguments: Given,
-        wanted: Value,
+        options: Value,
         call: &Call,
         mut note: Note,
     ) -> Arc<Answer> {
-        let error = match self.calls.run_for_command(arguments, wanted, call, &mut note).await {
-            Ok(finished) => return Arc::new(Answer::finished(&finished)),
-            Err(error) => error,
+        let longest = self.calls.config().results.detach_after;
+        let served = match CommandCall::read(tool, arguments, options) {
+            Ok(command) => {
+                self.calls.serve_command(command.with_max_wait(longest), call, &mut note).await
+            }
+            Err(error) => Err(error.into()),
         };
-        let is_before_run = error.is_before_run();
-        let answer = self.renderer(&call.client).answer(ToolName::ExecuteCode, Err(error)).await;
-        Arc::new(if is_before_run { answer.before_run() } else { answer })
+        Arc::new(match served {
+            Ok(served) => {
+                note.answered(served.status);
+                Answer::command(served)
+            }
+            Err(error) => {
+                note.answered(error.status());
+                error.log();
+                Answer::command_failed(error.into())
+            }
+        })
     }
 
     /// Serves a call in a task of its own if that takes long. The program then goes on when the call is answered, and the line of

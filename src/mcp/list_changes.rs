@@ -19,10 +19,11 @@ use isolator_pool::lock::lock;
 
 use crate::current::Current;
 use crate::mcp::resources;
-use crate::packages::{Listed, Packages, SetState};
-use crate::request::snippets::{self, Snippets, Version};
+use crate::packages::{Packages, SetState, SetSummary};
+use crate::request::snippets::{SnippetSummary, SnippetVersion, Snippets};
 
-/// Soon enough for a user who saves a file and turns to the host, and no load for the machine.
+/// The interval between two looks at the folder. A user who saves a file and turns to the host sees the change, and the load is
+/// negligible.
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
 /// The changes of the snippets' folder, for all listeners.
@@ -45,8 +46,8 @@ struct Watched {
 struct Folder {
     /// A number that differs when the lists have changed with the configuration.
     lists: u64,
-    versions: Vec<(String, Version)>,
-    listed: Vec<snippets::Listed>,
+    versions: Vec<(String, SnippetVersion)>,
+    listed: Vec<SnippetSummary>,
 }
 
 /// The sets of packages as they were seen: their names, and their hashes if they are there, or why they are not.
@@ -267,7 +268,7 @@ impl Change {
 
 /// The sets of packages as they are now.
 fn sets(packages: &Packages) -> Sets {
-    let state = |listed: Listed| {
+    let state = |listed: SetSummary| {
         let state = match (listed.state, listed.set) {
             (SetState::Ready, Some(set)) => Ok(set.hash),
             (SetState::Ready | SetState::Waiting, _) => Err("waiting"),
@@ -280,12 +281,10 @@ fn sets(packages: &Packages) -> Sets {
 }
 
 impl Session {
-    /// Subscribes to a resource.
     pub(crate) fn subscribe(&self, uri: String) {
         lock(&self.wanted).insert(uri);
     }
 
-    /// Unsubscribes from a resource.
     pub(crate) fn unsubscribe(&self, uri: &str) {
         lock(&self.wanted).remove(uri);
     }

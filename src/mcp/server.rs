@@ -20,7 +20,7 @@ use rmcp::{RoleServer, ServerHandler};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::calls::finished::FINISHED;
+use crate::calls::command::COMMAND;
 use crate::calls::{Call, Clients, Setup, ToolName};
 use crate::current::Current;
 use crate::mcp::answers::{Answers, NoSuchTool};
@@ -120,6 +120,11 @@ impl Server {
     /// The setup of requests that begin now.
     pub(crate) fn setup(&self) -> Setup {
         self.now.get().setup.clone()
+    }
+
+    /// Lets the calls of commands end that only hold a session, because the server stops.
+    pub(crate) fn release_sessions(&self) {
+        self.now.get().answers.calls().sessions().release();
     }
 
     /// The same server for another session.
@@ -437,14 +442,14 @@ impl ServerHandler for Server {
         });
         let ConnectedClient { client, gone } = caller(&context);
         let version = context.protocol_version();
-        let progress = Progress::wanted(&context);
+        let options = context.meta.remove(COMMAND);
+        let progress = Progress::wanted(&context, options.is_some());
         let call = Call {
             client,
             watch: progress.as_ref().map(Progress::watch),
             steps: progress.as_ref().map(Progress::steps),
         };
         let waits = context.meta.get(DETACH) == Some(&Value::Bool(false));
-        let finished = context.meta.remove(FINISHED);
         let progress_sent = async {
             match &progress {
                 Some(progress) => progress.tell().await,
@@ -458,7 +463,7 @@ impl ServerHandler for Server {
             // program and removes its sandbox.
             () = context.ct.cancelled() => cancelled("the call was cancelled"),
             () = gone.cancelled() => cancelled("the client has disconnected"),
-            answer = now.answers.answer(&request.name, arguments, call, waits, finished) => match answer {
+            answer = now.answers.answer(&request.name, arguments, call, waits, options) => match answer {
                 Ok(answer) => {
                     let end = if answer.is_failure { OperationEnd::ToolError } else { OperationEnd::Fine };
                     (Ok(Arc::unwrap_or_clone(answer)), end)

@@ -235,7 +235,6 @@ fn of_pools(families: &mut Families<'_>, sources: &Sources, memory: &Memory) -> 
     Ok(())
 }
 
-/// Sessions.
 fn of_sessions(families: &mut Families<'_>, sources: &Sources) -> fmt::Result {
     let counts = sources.sessions.counts();
     let rest = counts.open.saturating_sub(counts.running + counts.frozen);
@@ -284,7 +283,6 @@ fn of_sessions(families: &mut Families<'_>, sources: &Sources) -> fmt::Result {
     families.counter("isolator_cells_undone", "Cells that were undone.", counts.undone_cells)
 }
 
-/// Sets of packages.
 fn of_packages(families: &mut Families<'_>, sources: &Sources) -> fmt::Result {
     let counts = sources.packages.counts();
     families.gauge(
@@ -330,7 +328,6 @@ fn of_results(families: &mut Families<'_>, sources: &Sources) -> fmt::Result {
     )
 }
 
-/// Calls to the engine.
 fn of_engine(families: &mut Families<'_>) -> fmt::Result {
     let calls = counts::engine_calls().map(|calls| ([("call", calls.name())], calls.ended.get()));
     families.counters("isolator_engine_calls", "Calls to the engine that have ended.", calls)?;
@@ -392,7 +389,6 @@ fn of_reloads(families: &mut Families<'_>, sources: &Sources) -> fmt::Result {
     )
 }
 
-/// The process.
 fn of_process(families: &mut Families<'_>, sources: &Sources, began: f64) -> fmt::Result {
     let labels = [("version", env!("CARGO_PKG_VERSION")), ("engine", sources.engine)];
     families.gauges(

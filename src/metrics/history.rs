@@ -209,7 +209,7 @@ mod tests {
         near(0.9, 0.003);
         near(0.95, 0.175);
         near(1.0, 0.25);
-        // What is longer than all bounds is at least the last one.
+        // A time above all bounds counts as the last one.
         buckets = [0; BOUNDS.len() + 1];
         buckets[BOUNDS.len()] = 1;
         assert_eq!(quantile(&buckets, 0.5), Some(BOUNDS[BOUNDS.len() - 1]));

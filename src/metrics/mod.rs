@@ -25,7 +25,7 @@ use prometheus_client::registry::Registry;
 use self::history::{History, INTERVAL};
 pub(crate) use self::sources::{Held, Sources};
 pub(crate) use self::status::{Reason, Status};
-use self::waiting::Waiting;
+use self::waiting::WaitingSandboxes;
 
 /// A format of metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,7 +52,7 @@ pub(crate) struct Metrics(Arc<Inner>);
 
 struct Inner {
     look: Box<dyn Fn() -> Sources + Send + Sync>,
-    waiting: Arc<Waiting>,
+    waiting: Arc<WaitingSandboxes>,
     history: History,
     /// When the server began, in seconds since 1970.
     began: f64,

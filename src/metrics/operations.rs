@@ -7,23 +7,14 @@ use isolator_pool::counts::Times;
 /// A method of the protocol that is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Method {
-    /// `initialize`
     Initialize,
-    /// `server/discover`
     Discover,
-    /// `ping`
     Ping,
-    /// `tools/call`
     CallTool,
-    /// `tools/list`
     ListTools,
-    /// `resources/list`
     ListResources,
-    /// `resources/templates/list`
     ListTemplates,
-    /// `resources/read`
     ReadResource,
-    /// `completion/complete`
     Complete,
 }
 
@@ -120,13 +111,11 @@ pub(crate) struct Operations {
 
 /// The times of one kind of operation.
 pub(crate) struct Kind<'a> {
-    /// The method.
     pub method: &'static str,
     /// The tool, if it is a call of one.
     pub tool: &'static str,
     /// The error; empty without one.
     pub error_type: &'static str,
-    /// The times.
     pub times: &'a Times,
 }
 

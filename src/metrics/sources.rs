@@ -16,7 +16,6 @@ use crate::traces::Traces;
 pub(crate) struct Held {
     /// The kind of things.
     pub kind: &'static str,
-    /// Their number.
     pub count: usize,
     /// Their size in bytes, as it counts towards the limit.
     pub bytes: usize,
@@ -28,15 +27,11 @@ pub(crate) struct Sources {
     pub engine: &'static str,
     pub pools: Arc<Pools>,
     pub sessions: Sessions,
-    /// The answers to clients.
     pub operations: Arc<Operations>,
-    /// The sets of packages.
     pub packages: Packages,
-    /// The audit log.
     pub audit: Audit,
     /// The things that are kept for clients.
     pub held: Vec<Held>,
-    /// The traces of calls.
     pub traces: Traces,
     /// The attempts to load the configuration again.
     pub reloads: Arc<Reloads>,

@@ -22,7 +22,7 @@ use crate::sessions::SessionCounts;
 /// Why a server is not ready.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Reason {
-    /// The problem, without details. Anybody may know it.
+    /// The problem, without details. It is public.
     pub what: String,
     /// Details for operators: paths, and errors.
     pub detail: Option<String>,

@@ -29,7 +29,7 @@ pub(super) fn template_bytes(memory: &Memory) -> Option<u64> {
 
 /// The memory of idle sandboxes, as it was last measured.
 #[derive(Default)]
-pub(super) struct Waiting {
+pub(super) struct WaitingSandboxes {
     last: Mutex<Measured>,
     /// The running measurement, which ends by its deadline.
     tasks: TaskTracker,
@@ -42,7 +42,7 @@ struct Measured {
     looked: Option<Instant>,
 }
 
-impl Waiting {
+impl WaitingSandboxes {
     /// The last known memory; empty before the end of the first measurement.
     pub(super) fn known(&self) -> Memory {
         lock(&self.last).memory.clone()

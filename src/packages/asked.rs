@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use isolator_pool::quote::first_of;
+
 use crate::config::{Config, Language};
 use crate::packages::refusal::Refusal;
 use crate::requirement::{self, BadRequirement, MOST, Recipe, Requirement};
@@ -12,7 +14,6 @@ use crate::requirement::{self, BadRequirement, MOST, Recipe, Requirement};
 pub(super) struct Plan {
     /// Its identity before it is resolved.
     pub key: Key,
-    /// Its requirements.
     pub recipe: Recipe,
     /// The sets of the configuration that it is made from, by their names. Those that have locks keep to them.
     pub parts: Vec<(String, Recipe)>,
@@ -23,7 +24,6 @@ pub(super) struct Plan {
 /// The identity of a set before it is resolved.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Key {
-    /// The language's name.
     pub language: String,
     /// The set of the configuration, if it is exactly that one. It may have a lock.
     pub set: Option<String>,
@@ -38,11 +38,7 @@ impl Key {
             Some(name) => format!("the set of packages {name}"),
             None => {
                 const MOST: usize = 5;
-                let mut shown: Vec<_> = self.requirements.iter().take(MOST).cloned().collect();
-                if self.requirements.len() > MOST {
-                    shown.push(format!("{} more", self.requirements.len() - MOST));
-                }
-                format!("a set of {}", shown.join(", "))
+                format!("a set of {}", first_of(self.requirements.iter().cloned(), MOST))
             }
         }
     }

@@ -48,7 +48,7 @@ pub(super) type Made = Result<Arc<Ready>, Refusal>;
 
 /// The progress of a build.
 #[derive(Debug, Clone)]
-pub(super) enum Step {
+pub(super) enum BuildStep {
     /// The current step, in a line for people; empty while the set is looked for, which takes a moment.
     Doing(String),
     /// It has ended.
@@ -73,46 +73,43 @@ impl Job {
 enum State {
     /// A task builds it. It holds the other ends of the channels.
     Building {
-        step: watch::Receiver<Step>,
+        step: watch::Receiver<BuildStep>,
         /// The client whose request began it.
         client: Client,
         /// The clients that have asked for it so far, each once.
         clients: watch::Sender<Vec<Client>>,
     },
-    /// It was there.
     Ready(Arc<Ready>),
-    /// It was not built.
-    Failed { why: Refusal, since: Instant },
+    Failed {
+        why: Refusal,
+        since: Instant,
+    },
 }
 
 /// The state of a set, as far as it is known.
 pub(super) enum KnownSet {
-    /// Nothing is known yet.
     Nothing,
     /// It is being built; the step.
     Building(String),
-    /// It is there.
     Ready(Arc<Ready>),
-    /// It was not built.
     Failed(Refusal),
 }
 
 /// The channels of a task that builds a set.
 pub(super) struct Begun {
     /// Reports its steps.
-    pub step: watch::Sender<Step>,
+    pub step: watch::Sender<BuildStep>,
     /// The clients that have asked for it so far, each once.
     pub clients: watch::Receiver<Vec<Client>>,
 }
 
 /// The answer to a request for a set.
 pub(super) enum Joined {
-    /// The set.
     Ready(Arc<Ready>),
     /// A build to wait for.
-    Waiting(Waiting),
+    Waiting(Waiter),
     /// The same, and the channels of its task, which the caller has to start.
-    Begun(Waiting, Begun),
+    Begun(Waiter, Begun),
 }
 
 /// All jobs of a server.
@@ -124,21 +121,21 @@ pub(super) struct Jobs {
 }
 
 /// A request that waits for a build. It counts until it is dropped.
-pub(super) struct Waiting {
-    step: watch::Receiver<Step>,
+pub(super) struct Waiter {
+    step: watch::Receiver<BuildStep>,
     client: Client,
     waiters: Arc<Mutex<HashMap<Client, usize>>>,
 }
 
-impl Waiting {
+impl Waiter {
     /// Waits for the end of the build, and reports its steps.
     pub(super) async fn follow(&mut self, say: Option<Progress<'_>>) -> Made {
         loop {
             let step = self.step.borrow_and_update().clone();
             match (step, say) {
-                (Step::Done(made), _) => return made,
-                (Step::Doing(line), Some(say)) if !line.is_empty() => say(&line),
-                (Step::Doing(_), _) => {}
+                (BuildStep::Done(made), _) => return made,
+                (BuildStep::Doing(line), Some(say)) if !line.is_empty() => say(&line),
+                (BuildStep::Doing(_), _) => {}
             }
             if self.step.changed().await.is_err() {
                 return Err(Refusal::Stopping);
@@ -148,11 +145,11 @@ impl Waiting {
 
     /// Whether the build has ended.
     pub(super) fn is_done(&self) -> bool {
-        matches!(&*self.step.borrow(), Step::Done(_))
+        matches!(&*self.step.borrow(), BuildStep::Done(_))
     }
 }
 
-impl Drop for Waiting {
+impl Drop for Waiter {
     fn drop(&mut self) {
         let mut waiters = lock(&self.waiters);
         if let Some(own) = waiters.get_mut(&self.client) {
@@ -231,7 +228,7 @@ impl Jobs {
         if is_too_much(waiting, MOST_BEGUN, own, self.of_one_builds) {
             return Err(Refusal::Busy { waiting, what: "sets of packages are being built" });
         }
-        let (sender, step) = watch::channel(Step::Doing(String::new()));
+        let (sender, step) = watch::channel(BuildStep::Doing(String::new()));
         let waiting = self.wait(client, step.clone())?;
         let clients = watch::Sender::new(vec![client.clone()]);
         let begun = Begun { step: sender, clients: clients.subscribe() };
@@ -253,7 +250,7 @@ impl Jobs {
     }
 
     /// Notes the result of a build, and reports it to the requests that wait. Returns whether a failure is the first in a row.
-    pub(super) fn end(&self, key: &Key, made: Made, waiters: &watch::Sender<Step>) -> bool {
+    pub(super) fn end(&self, key: &Key, made: Made, waiters: &watch::Sender<BuildStep>) -> bool {
         let mut jobs = lock(&self.jobs);
         let before = jobs.get(key).map_or(0, |job| job.failures);
         match &made {
@@ -268,7 +265,7 @@ impl Jobs {
                 jobs.remove(key);
             }
         }
-        waiters.send_replace(Step::Done(made));
+        waiters.send_replace(BuildStep::Done(made));
         before == 0
     }
 
@@ -302,8 +299,8 @@ impl Jobs {
         match lock(&self.jobs).get(key).map(|job| &job.state) {
             None => KnownSet::Nothing,
             Some(State::Building { step, .. }) => match &*step.borrow() {
-                Step::Doing(line) => KnownSet::Building(line.clone()),
-                Step::Done(_) => KnownSet::Nothing,
+                BuildStep::Doing(line) => KnownSet::Building(line.clone()),
+                BuildStep::Done(_) => KnownSet::Nothing,
             },
             Some(State::Ready(ready)) => KnownSet::Ready(Arc::clone(ready)),
             Some(State::Failed { why, .. }) => KnownSet::Failed(why.clone()),
@@ -324,7 +321,7 @@ impl Jobs {
         jobs.values().filter(|job| matches!(job.state, State::Building { .. })).count()
     }
 
-    fn wait(&self, client: &Client, step: watch::Receiver<Step>) -> Result<Waiting, Refusal> {
+    fn wait(&self, client: &Client, step: watch::Receiver<BuildStep>) -> Result<Waiter, Refusal> {
         let mut waiters = lock(&self.waiters);
         let waiting = waiters.values().sum();
         let own = waiters.get(client).copied().unwrap_or_default();
@@ -332,7 +329,7 @@ impl Jobs {
             return Err(Refusal::Busy { waiting, what: "calls wait for sets of packages" });
         }
         *waiters.entry(client.clone()).or_default() += 1;
-        Ok(Waiting { step, client: client.clone(), waiters: Arc::clone(&self.waiters) })
+        Ok(Waiter { step, client: client.clone(), waiters: Arc::clone(&self.waiters) })
     }
 }
 

@@ -8,7 +8,7 @@ use isolator_pool::quote::escaped;
 use crate::config::Language;
 use crate::packages::asked::{Plan, plan_of_set};
 use crate::packages::build::{BuildError, index_of};
-use crate::packages::jobs::{Begun, KnownSet, Ready, Step};
+use crate::packages::jobs::{Begun, BuildStep, KnownSet, Ready};
 use crate::packages::line;
 use crate::packages::lock::Lock;
 use crate::packages::lock::pins::{LockedPart, pins};
@@ -54,7 +54,7 @@ async fn make(
     let say = |line: &str| {
         let line: String = escaped(line.trim()).chars().take(LONGEST_LINE).collect();
         if !line.is_empty() {
-            begun.step.send_replace(Step::Doing(line));
+            begun.step.send_replace(BuildStep::Doing(line));
         }
     };
     let set = find_or_build(shared, language, plan, begun, &say).await?;
@@ -71,7 +71,7 @@ pub(super) async fn look(shared: &Shared, name: &str) {
     }
     let image = shared.backend.image(&language.name);
     let found = find(shared, &language, &plan).await;
-    let Ok(Found { set: Some(set), .. }) = found else { return };
+    let Ok(FoundSet { set: Some(set), .. }) = found else { return };
     let image = image.or_else(|| shared.backend.image(&language.name));
     if shared.jobs.found(&plan.key, Arc::new(Ready { set, image })) {
         shared.has_changed();
@@ -79,7 +79,7 @@ pub(super) async fn look(shared: &Shared, name: &str) {
 }
 
 /// A set, as far as it was found.
-struct Found {
+struct FoundSet {
     /// The set, if it is built.
     set: Option<StoredSet>,
     /// The lock that the operator keeps for it, if there is one.
@@ -88,7 +88,7 @@ struct Found {
     recipe: Recipe,
 }
 
-async fn find(shared: &Shared, language: &Language, plan: &Plan) -> Result<Found, Refusal> {
+async fn find(shared: &Shared, language: &Language, plan: &Plan) -> Result<FoundSet, Refusal> {
     let mut recipe = plan.recipe.clone();
     let target = shared.backend.target(language).await.map_err(|error| failed(plan, error))?.name;
     let mut kept = kept_locks(shared, plan, &target).await?;
@@ -96,7 +96,7 @@ async fn find(shared: &Shared, language: &Language, plan: &Plan) -> Result<Found
         && let Some(LockedPart { lock, .. }) = kept.pop()
     {
         let set = with_hash(shared, lock.hash.clone()).await?;
-        return Ok(Found { set, kept: Some(lock), recipe });
+        return Ok(FoundSet { set, kept: Some(lock), recipe });
     }
     recipe.pins = pins(recipe.interpreter, &kept).map_err(|error| failed(plan, error))?;
     let all = shared.blocking(|backend| backend.all()).await?;
@@ -112,7 +112,7 @@ async fn find(shared: &Shared, language: &Language, plan: &Plan) -> Result<Found
     };
     let fitting = all.into_iter().map(|(set, _)| set).filter(fits);
     let set = fitting.max_by_key(|set| set.built);
-    Ok(Found { set, kept: None, recipe })
+    Ok(FoundSet { set, kept: None, recipe })
 }
 
 /// The locks that the operator keeps for the sets that this one is made from.
@@ -139,7 +139,7 @@ async fn find_or_build(
     begun: &Begun,
     say: Progress<'_>,
 ) -> Result<StoredSet, Refusal> {
-    let Found { set, kept, recipe } = find(shared, language, plan).await?;
+    let FoundSet { set, kept, recipe } = find(shared, language, plan).await?;
     if let Some(set) = set {
         return Ok(set);
     }

@@ -62,7 +62,7 @@ pub(crate) struct Packages {
 
 /// A set of the configuration, as it is now.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Listed {
+pub(crate) struct SetSummary {
     pub name: String,
     /// The language whose programs can use it.
     pub language: String,
@@ -90,9 +90,7 @@ pub(crate) enum SetState {
 /// The sets on disk.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Stored {
-    /// Their number.
     pub sets: usize,
-    /// Their bytes.
     pub bytes: u64,
 }
 
@@ -229,7 +227,7 @@ impl Packages {
     }
 
     /// The sets of the configuration.
-    pub(crate) fn listed(&self) -> Vec<Listed> {
+    pub(crate) fn listed(&self) -> Vec<SetSummary> {
         let Some(shared) = &self.shared else { return Vec::new() };
         let listed = self.config.packages.sets.values().map(|config| {
             let (state, set) = match plan_of_set(&self.config, &config.name) {
@@ -241,7 +239,7 @@ impl Packages {
                     KnownSet::Failed(refusal) => (SetState::Failed(refusal.to_string()), None),
                 },
             };
-            Listed {
+            SetSummary {
                 name: config.name.clone(),
                 language: config.language.clone(),
                 requirements: config.requirements.clone(),
@@ -255,8 +253,9 @@ impl Packages {
     /// The sets of a language that have a module, as programs name it.
     pub(crate) fn sets_with(&self, language: &str, module: &str) -> Vec<String> {
         let listed = self.listed().into_iter().filter(|set| set.language == language);
-        let has =
-            |set: &Listed| set.set.as_ref().is_some_and(|set| satisfies::has_module(set, module));
+        let has = |set: &SetSummary| {
+            set.set.as_ref().is_some_and(|set| satisfies::has_module(set, module))
+        };
         listed.filter(has).map(|set| set.name).collect()
     }
 
@@ -281,13 +280,14 @@ impl Packages {
     /// A set that is not there yet and should have all these packages, by the requirements of the operator.
     pub(crate) fn promising(&self, language: &Language, wanted: &[Requirement]) -> Option<String> {
         let interpreter = language.kernel?;
-        let has_all = |set: &Listed| {
+        let has_all = |set: &SetSummary| {
             let own = set.requirements.iter();
             let own = own.filter_map(|text| requirement::parse(interpreter, text).ok());
             let own: Vec<String> = own.map(|requirement| requirement.name).collect();
             wanted.iter().all(|requirement| own.contains(&requirement.name))
         };
-        let coming = |set: &Listed| matches!(set.state, SetState::Building(_) | SetState::Waiting);
+        let coming =
+            |set: &SetSummary| matches!(set.state, SetState::Building(_) | SetState::Waiting);
         let listed = self.listed().into_iter().filter(|set| set.language == language.name);
         listed.filter(coming).find(has_all).map(|set| set.name)
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use isolator_pool::engine::limits::ByteSize;
-use isolator_pool::quote::quoted;
+use isolator_pool::quote::{first_of, quoted};
 
 use crate::packages::build::BuildError;
 
@@ -17,49 +17,25 @@ const MOST_SHOWN: usize = 30;
 pub(crate) enum Refusal {
     /// No set has this name, and nothing is built on demand.
     #[error("there is no set of packages {}: {}", quoted(.asked), of_sets(.sets, .language))]
-    NoSuchSet {
-        /// The name.
-        asked: String,
-        /// The language of the program.
-        language: String,
-        /// The sets of this language.
-        sets: Vec<String>,
-    },
+    NoSuchSet { asked: String, language: String, sets: Vec<String> },
     /// The set is for another language.
     #[error(
         "the set of packages {} is for {theirs}, and this program is {language}: {}",
         quoted(.asked),
         of_sets(.sets, .language)
     )]
-    OtherLanguage {
-        /// The name.
-        asked: String,
-        /// The language of the set.
-        theirs: String,
-        /// The language of the program.
-        language: String,
-        /// The sets of this language.
-        sets: Vec<String>,
-    },
+    OtherLanguage { asked: String, theirs: String, language: String, sets: Vec<String> },
     /// The language has no packages.
     #[error("programs in {0} can't be given packages: send what they need as files")]
     NoPackages(String),
     /// A text is neither a set nor a requirement.
     #[error("{message}; {}", of_sets(.sets, .language))]
-    Bad {
-        /// The problem.
-        message: String,
-        /// The language of the program.
-        language: String,
-        /// The sets of this language.
-        sets: Vec<String>,
-    },
+    Bad { message: String, language: String, sets: Vec<String> },
     /// The request has more packages than one set can have.
     #[error("{asked} packages are asked for, and {most} can be at most")]
     TooMany {
         /// Their number.
         asked: usize,
-        /// The limit.
         most: usize,
     },
     /// The operator does not allow these packages.
@@ -69,16 +45,7 @@ pub(crate) enum Refusal {
         list(.allow),
         of_sets(.sets, .language)
     )]
-    NotAllowed {
-        /// The names that match no pattern.
-        names: Vec<String>,
-        /// The patterns.
-        allow: Vec<String>,
-        /// The language of the program.
-        language: String,
-        /// The sets of this language.
-        sets: Vec<String>,
-    },
+    NotAllowed { names: Vec<String>, allow: Vec<String>, language: String, sets: Vec<String> },
     /// Too many builds wait already, or too many calls wait for builds.
     #[error("{waiting} {what} at this moment: try again in a minute")]
     Busy {
@@ -90,9 +57,7 @@ pub(crate) enum Refusal {
     /// It was not built.
     #[error("{what} could not be built: {why}")]
     Failed {
-        /// The set.
         what: String,
-        /// The cause.
         #[source]
         why: Arc<BuildError>,
     },
@@ -117,7 +82,6 @@ pub(crate) enum Refusal {
         size(*.most)
     )]
     TooLarge {
-        /// The set.
         what: String,
         bytes: u64,
         /// The bytes that all can have.
@@ -132,7 +96,6 @@ pub(crate) enum Refusal {
         size(*.most)
     )]
     NoRoom {
-        /// The set.
         what: String,
         bytes: u64,
         /// Bytes of the others.
@@ -149,9 +112,7 @@ pub(crate) enum Refusal {
     /// The set is there, and can't be used.
     #[error("{what} can't be used: {why}")]
     Unusable {
-        /// The set.
         what: String,
-        /// The cause.
         #[source]
         why: Arc<dyn Error + Send + Sync>,
     },
@@ -195,13 +156,9 @@ fn of_sets(sets: &[String], language: &str) -> String {
 
 /// Texts of the operator.
 fn list(names: &[String]) -> String {
-    let mut shown: Vec<_> = names.iter().take(MOST_SHOWN).cloned().collect();
-    if names.len() > MOST_SHOWN {
-        shown.push(format!("{} more", names.len() - MOST_SHOWN));
-    }
-    match shown.is_empty() {
-        true => "nothing".to_owned(),
-        false => shown.join(", "),
+    match names {
+        [] => "nothing".to_owned(),
+        names => first_of(names.iter().cloned(), MOST_SHOWN),
     }
 }
 

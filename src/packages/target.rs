@@ -68,7 +68,6 @@ pub(super) enum System {
     Python {
         /// The platform in uv's words.
         platform: String,
-        /// Major and minor version.
         minor: String,
         /// The part of it in the names of files with bytecode.
         tag: String,

@@ -375,7 +375,7 @@ async fn a_failure_is_remembered_and_tried_again_later() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_server_builds_what_is_missing_and_again_when_the_index_is_back() {
+async fn missing_sets_are_built_again_until_the_index_is_back() {
     let server = Server::new(json!({}));
     server.fail(Some("the index does not answer"));
     let mut changed = server.packages.changed();

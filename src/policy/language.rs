@@ -12,7 +12,6 @@ use super::rules::{PolicyError, Rules};
 /// A language that policies can apply to.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LanguageFiles<'a> {
-    /// The language's name.
     pub(crate) name: &'a str,
     /// Extensions of its files with the dot, the usual one first.
     pub(crate) extensions: &'a [String],

@@ -21,7 +21,6 @@ const MAX_SIZE: u64 = 1 << 20;
 
 /// The rules of one policy.
 pub(super) struct Rules {
-    /// The policy's name.
     pub(super) name: String,
     /// The text of its file.
     pub(super) text: String,
@@ -131,10 +130,6 @@ fn read_file(name: &str, file: &Path) -> Result<Rules, PolicyError> {
 }
 
 /// Reads the rules of a policy, each a document of the YAML stream.
-///
-/// # Errors
-///
-/// When one of them can't be used.
 pub(super) fn read(name: &str, text: &str) -> Result<Rules, PolicyError> {
     let documents: Vec<SerializableRuleConfig<Grammar>> =
         from_multiple(text).map_err(PolicyError::invalid)?;

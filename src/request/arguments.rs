@@ -160,10 +160,6 @@ impl InvalidArgument {
 }
 
 /// Reads the arguments of a call.
-///
-/// # Errors
-///
-/// The first field that is wrong.
 pub(crate) fn parse<T: DeserializeOwned>(arguments: Value) -> Result<T, InvalidArgument> {
     serde_path_to_error::deserialize(arguments).map_err(|error| {
         let field = error.path().to_string();
@@ -185,10 +181,6 @@ pub(super) fn shortened(text: String) -> String {
 }
 
 /// A required argument.
-///
-/// # Errors
-///
-/// When it is missing.
 pub(crate) fn required(
     value: Option<String>,
     field: &str,

@@ -43,10 +43,6 @@ pub(crate) fn timeout(
 }
 
 /// How much CPU time each process can use. The most is one core for the longest run.
-///
-/// # Errors
-///
-/// When it is out of range.
 pub(crate) fn cpu_seconds(
     seconds: u64,
     limits: &RequestLimits,
@@ -60,10 +56,6 @@ pub(crate) fn cpu_seconds(
 }
 
 /// How much memory a program can use.
-///
-/// # Errors
-///
-/// When it is out of range.
 pub(crate) fn memory(
     field: &str,
     mb: u64,
@@ -78,10 +70,6 @@ pub(crate) fn memory(
 }
 
 /// How many cores a program can use.
-///
-/// # Errors
-///
-/// When it is out of range.
 pub(crate) fn cpu(cores: f64, limits: &RequestLimits) -> Result<CpuShare, InvalidArgument> {
     match CpuShare::from_cores(cores) {
         Some(cpu) if cpu >= MIN_CPU && cpu <= limits.max_cpu => Ok(cpu),

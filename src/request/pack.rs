@@ -62,10 +62,6 @@ impl<'c> Packer<'c> {
     }
 
     /// Adds the program itself, before its other files.
-    ///
-    /// # Errors
-    ///
-    /// When it can't be sent.
     pub(super) fn entrypoint(&mut self, entrypoint: Entrypoint) -> Result<(), InvalidArgument> {
         let Entrypoint { file_name, code, field, is_snippet, .. } = entrypoint;
         let code = code.into_bytes();
@@ -82,10 +78,6 @@ impl<'c> Packer<'c> {
     }
 
     /// Adds the files of an argument.
-    ///
-    /// # Errors
-    ///
-    /// The first file that can't be sent.
     pub(super) fn files(
         &mut self,
         field: &str,

@@ -18,7 +18,7 @@ pub(crate) enum PackageRequest {
         /// The argument that has them.
         field: &'static str,
     },
-    /// Packages with these dependencies, which the program lists. Without them the program is run all the same: the image may have
+    /// Packages with these dependencies, which the program lists. The program is run without them, too: the image may have
     /// them.
     Dependencies(Vec<String>),
 }

@@ -20,7 +20,7 @@ const CLOSING: &str = "# ///";
 /// The kind of block that describes a program.
 const KIND: &str = "script";
 
-/// Longest block that is read, in bytes. What people write has a few hundred.
+/// Longest block that is read, in bytes. Usual blocks have a few hundred.
 const LONGEST: usize = 64 << 10;
 
 /// The metadata of a program.
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_says_what_it_needs() {
+    fn a_program_declares_its_requirements() {
         let code = "#!/usr/bin/env python3\n\n# /// script\n# requires-python = \">=3.11\"\n# dependencies = [\n#   \
                     \"humanize>=4\",\n#\n#   'rapidfuzz',\n# ]\n# [tool.isolator]\n# packages = [\"text\"]\n# ///\nprint()\n";
         let script = Script {

@@ -38,7 +38,6 @@ pub(crate) struct Snippets {
 pub(crate) struct Snippet {
     pub name: String,
     pub language: String,
-    /// Its file's name.
     pub file_name: String,
     /// Its source.
     pub code: String,
@@ -46,10 +45,9 @@ pub(crate) struct Snippet {
 
 /// A stored program as it is listed, without its code.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Listed {
+pub(crate) struct SnippetSummary {
     pub name: String,
     pub language: String,
-    /// Its file's name.
     pub file_name: String,
     /// The description in its first line.
     pub description: String,
@@ -59,7 +57,7 @@ pub(crate) struct Listed {
 
 /// A version of a snippet's file, which differs after each change of its content.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Version {
+pub(crate) struct SnippetVersion {
     file_name: String,
     file: reread::Version,
 }
@@ -118,13 +116,13 @@ impl Snippets {
     }
 
     /// All snippets that can be named, in order of their names.
-    pub(crate) fn list(&self) -> Vec<Listed> {
+    pub(crate) fn list(&self) -> Vec<SnippetSummary> {
         let describe = |entry: &SnippetFile| {
             let start = read_start(&entry.path).unwrap_or_default();
             let (description, usage) = (description(&start), usage(&start));
             let SnippetFile { name, language, file_name, .. } = entry;
             let (name, language, file_name) = (name.clone(), language.clone(), file_name.clone());
-            Listed { name, language, file_name, description, usage }
+            SnippetSummary { name, language, file_name, description, usage }
         };
         let entries = self.entries();
         // Files of one name are neighbours.
@@ -133,18 +131,17 @@ impl Snippets {
     }
 
     /// The state of the files, with the names of their snippets.
-    pub(crate) fn versions(&self) -> Vec<(String, Version)> {
+    pub(crate) fn versions(&self) -> Vec<(String, SnippetVersion)> {
         let version = |entry: SnippetFile| {
             // One that has just gone is not there.
             let metadata = fs::symlink_metadata(&entry.path).ok()?;
             let file = reread::Version::of(&metadata);
-            let version = Version { file_name: entry.file_name, file };
+            let version = SnippetVersion { file_name: entry.file_name, file };
             Some((entry.name, version))
         };
         self.entries().into_iter().filter_map(version).collect()
     }
 
-    /// Reads a snippet.
     pub(crate) fn get(&self, name: &str) -> Result<Snippet, SnippetError> {
         if !is_name(name) {
             return Err(SnippetError::BadName(name.to_owned()));
@@ -171,10 +168,6 @@ impl Snippets {
     }
 
     /// The files with the extension of a language that can't be used, and why.
-    ///
-    /// # Errors
-    ///
-    /// When the folder can't be read.
     pub(crate) fn left_out(&self) -> io::Result<Vec<(String, String)>> {
         let mut left_out = Vec::new();
         for file in fs::read_dir(&self.folder)? {
@@ -191,7 +184,7 @@ impl Snippets {
             };
             left_out.extend(why.map(|why| (file_name.clone(), why)));
         }
-        left_out.sort();
+        left_out.sort_unstable();
         Ok(left_out)
     }
 
@@ -207,7 +200,7 @@ impl Snippets {
         };
         let mut entries: Vec<SnippetFile> =
             folder.flatten().filter_map(|file| self.entry(&file)).collect();
-        entries.sort_by(|a, b| (&a.name, &a.file_name).cmp(&(&b.name, &b.file_name)));
+        entries.sort_unstable_by(|a, b| (&a.name, &a.file_name).cmp(&(&b.name, &b.file_name)));
         entries
     }
 
@@ -317,7 +310,7 @@ mod tests {
             (snippet.language.as_str(), snippet.file_name.as_str()),
             ("javascript", "hello.mjs")
         );
-        let listed = Listed {
+        let listed = SnippetSummary {
             name: snippet.name,
             language: snippet.language,
             file_name: snippet.file_name,

@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 
 use isolator_pool::engine::preload::Interpreter;
-use isolator_pool::quote::quoted;
+use isolator_pool::quote::{first_of, quoted};
 use isolator_pool::run::workspace::below;
 use regex::Regex;
 
@@ -82,9 +82,7 @@ fn not_there(path: &str, workdir: &str, context: &Context<'_>) -> String {
     let there = match context.sent {
         [] => String::new(),
         sent => {
-            let names: Vec<_> = sent.iter().take(MOST_NAMED).map(|name| quoted(name)).collect();
-            let more = if sent.len() > MOST_NAMED { " and others" } else { "" };
-            format!(", here {}{more}", names.join(", "))
+            format!(", here {}", first_of(sent.iter().map(|name| quoted(name)), MOST_NAMED))
         }
     };
     let of_session = |send: &str| {

@@ -25,7 +25,7 @@ pub(crate) enum Caller {
 }
 
 impl Caller {
-    /// Whether it is a person who has options and no arguments of tools, and has seen the output already.
+    /// Whether it is a user of the command, with options instead of a tool's arguments, and the output on the screen already.
     pub(super) const fn has_options(self) -> bool {
         matches!(self, Self::CommandLine | Self::Prompt)
     }
@@ -40,15 +40,11 @@ impl Caller {
 pub(crate) struct Context<'a> {
     /// The configuration with the operator's bounds.
     pub config: &'a Config,
-    /// The program's language.
     pub language: &'a Language,
-    /// The program's deadline.
     pub timeout: Duration,
-    /// The program's limits.
     pub resources: Resources,
     /// An explanation if the language's own tools can't read the program.
     pub advice: Option<&'a Advice>,
-    /// The kind of caller.
     pub caller: Caller,
     /// The names of the files that came with it.
     pub sent: &'a [String],

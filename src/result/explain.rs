@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn each_limit_is_named_with_what_to_do() {
+    fn each_limit_is_named_with_advice() {
         let timeout = explain("python", |outcome| outcome.status = Status::Timeout).unwrap();
         let unseen = |outcome: &mut Outcome| *outcome = Outcome::of(Status::Timeout);
         assert!(

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use isolator_pool::quote::quoted;
+use isolator_pool::quote::{first_of, quoted};
 use isolator_pool::run::outcome::ChangedFile;
 
 use crate::request::wanted_files::OutputFiles;
@@ -52,7 +52,7 @@ impl LeftFiles {
         wanted: &OutputFiles,
         mut room: Room,
     ) -> Self {
-        files.sort_by(|a, b| natural(&a.path, &b.path));
+        files.sort_unstable_by(|a, b| natural(&a.path, &b.path));
         let paths: Vec<&str> = files.iter().map(|file| file.path.as_str()).collect();
         let (named, mut notes) = wanted.named(&paths);
         let is_named: Vec<bool> = paths.iter().map(|path| named.contains(path)).collect();
@@ -183,12 +183,15 @@ impl Unshown {
             format!(
                 "{} of the pictures are not shown ({}): {}; read them at their addresses, or make fewer in a call",
                 self.too_many.len(),
-                listed(&self.too_many),
+                first_of(self.too_many.iter().cloned(), MAX_NAMED),
                 most_pictures()
             )
         });
         let same = (!self.same.is_empty()).then(|| {
-            format!("the same picture is shown once: {} is the same as another", listed(&self.same))
+            format!(
+                "the same picture is shown once: {} is the same as another",
+                first_of(self.same.iter().cloned(), MAX_NAMED)
+            )
         });
         let broken = (self.broken > 0).then(|| {
             format!(
@@ -209,13 +212,7 @@ impl Unshown {
     }
 }
 
-/// The first of these names.
-fn listed(names: &[String]) -> String {
-    let more = if names.len() > MAX_NAMED { " and others" } else { "" };
-    format!("{}{more}", names[..names.len().min(MAX_NAMED)].join(", "))
-}
-
-/// The text that tells a model of the files.
+/// The list of files for a model.
 pub(crate) fn as_text(files: &[FileReport]) -> String {
     let mut text = String::from("--- files ---");
     for FileReport { path, size, returned, uri, .. } in files.iter().take(MAX_NAMED) {

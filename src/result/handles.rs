@@ -101,25 +101,12 @@ impl<T> Handles<T> {
         weight: usize,
         thing: T,
     ) -> Result<String, KeepError> {
-        let Capacity { all: most, of_one } = self.capacity();
-        if weight > most.min(of_one) {
+        let capacity = self.capacity();
+        if weight > capacity.all.min(capacity.of_one) {
             return Err(KeepError::Full);
         }
         let mut kept = self.kept();
-        loop {
-            let (all, own) = weights(&kept, client);
-            let loser = if own + weight > of_one {
-                client.clone()
-            } else if all + weight > most {
-                heaviest(&kept).unwrap_or_else(|| client.clone())
-            } else {
-                break;
-            };
-            let of_loser = kept.iter().filter(|(_, kept)| kept.client == loser);
-            let oldest = of_loser.min_by_key(|(_, kept)| kept.until).map(|(name, _)| name.clone());
-            let Some(oldest) = oldest else { break };
-            kept.remove(&oldest);
-        }
+        make_room(&mut kept, capacity, client, weight, |_, _| true);
         drop(kept);
         self.keep(client, weight, thing)
     }
@@ -129,28 +116,14 @@ impl<T> Handles<T> {
     ///
     /// [`keep_newest`]: Self::keep_newest
     pub(crate) fn weigh(&self, name: &str, weight: usize, can_go: impl Fn(&T) -> bool) {
-        let Capacity { all: most, of_one } = self.capacity();
+        let capacity = self.capacity();
         let mut kept = self.kept();
         let Some(thing) = kept.get_mut(name) else { return };
         thing.weight = weight;
         let client = thing.client.clone();
-        loop {
-            let (all, own) = weights(&kept, &client);
-            let loser = if own > of_one {
-                client.clone()
-            } else if all > most {
-                heaviest(&kept).unwrap_or_else(|| client.clone())
-            } else {
-                return;
-            };
-            let others = kept.iter().filter(|(other, kept)| {
-                *other != name && kept.client == loser && can_go(&kept.thing)
-            });
-            let oldest = others.min_by_key(|(_, kept)| kept.until).map(|(name, _)| name.clone());
-            kept.remove(oldest.as_deref().unwrap_or(name));
-            if oldest.is_none() {
-                return;
-            }
+        let other = |other: &str, thing: &T| other != name && can_go(thing);
+        if !make_room(&mut kept, capacity, &client, 0, other) {
+            kept.remove(name);
         }
     }
 
@@ -182,7 +155,33 @@ fn weights<T>(kept: &HashMap<String, Kept<T>>, client: &Client) -> (usize, usize
     (kept.values().map(|kept| kept.weight).sum(), own)
 }
 
-/// The client that has the most, if anybody has something.
+/// Drops items that `can_go`, the oldest first, until a client has room for `more`: its own, or those of the client with the most.
+/// Returns whether there is room now.
+fn make_room<T>(
+    kept: &mut HashMap<String, Kept<T>>,
+    capacity: Capacity,
+    client: &Client,
+    more: usize,
+    can_go: impl Fn(&str, &T) -> bool,
+) -> bool {
+    loop {
+        let (all, own) = weights(kept, client);
+        let loser = if own + more > capacity.of_one {
+            client.clone()
+        } else if all + more > capacity.all {
+            heaviest(kept).unwrap_or_else(|| client.clone())
+        } else {
+            return true;
+        };
+        let candidates =
+            kept.iter().filter(|(name, kept)| kept.client == loser && can_go(name, &kept.thing));
+        let oldest = candidates.min_by_key(|(_, kept)| kept.until).map(|(name, _)| name.clone());
+        let Some(oldest) = oldest else { return false };
+        kept.remove(&oldest);
+    }
+}
+
+/// The client whose items weigh most, if there are any.
 fn heaviest<T>(kept: &HashMap<String, Kept<T>>) -> Option<Client> {
     let mut of = HashMap::<&Client, usize>::new();
     for kept in kept.values() {

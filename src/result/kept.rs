@@ -207,10 +207,6 @@ impl Range {
     }
 
     /// Reads it from the query of an address.
-    ///
-    /// # Errors
-    ///
-    /// When it is none.
     pub(crate) fn parse(query: &str) -> Result<Self, ReadError> {
         let mut range = Self { offset: 0, length: MAX_READ };
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {

@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_go_by_what_they_are_and_then_by_their_names() {
+    fn the_content_decides_the_media_type_before_the_name() {
         let zip = b"PK\x03\x04\x14\0\0\0\x08\0\xff";
         assert_eq!(of("a.zip", zip), "application/zip");
         assert_eq!(of("a", zip), "application/zip");

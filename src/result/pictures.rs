@@ -83,10 +83,6 @@ impl Format {
 
 impl Decoding {
     /// Decodes a picture, to see whether that can be done. It can take a tenth of a second and more.
-    ///
-    /// # Errors
-    ///
-    /// The reason why it can't be shown.
     pub(crate) fn check(&mut self, format: Format, content: &[u8]) -> Result<(), Refusal> {
         let _one_at_a_time = DECODING.lock().unwrap_or_else(PoisonError::into_inner);
         let decode = || match format {

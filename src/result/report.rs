@@ -20,7 +20,7 @@ use crate::result::so_far::SoFar;
 use crate::result::units::{ms, text};
 
 /// The result of `execute_code`.
-#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, JsonSchema)]
 pub(crate) struct Report {
     /// Nothing has run after refused, invalid_arguments or session_gone.
     pub status: ReportStatus,
@@ -36,7 +36,7 @@ pub(crate) struct Report {
     /// The wrong argument.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub field: Option<String>,
-    /// What the operator forbids.
+    /// Violations of the operator's rules.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub violations: Vec<Violation>,
     /// Other remarks.
@@ -72,13 +72,13 @@ pub(crate) struct Report {
     /// Value of the cell's last expression.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub result: Option<String>,
-    /// What the cell showed.
+    /// Figures and other values that the cell displayed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub shown: Vec<ShownReport>,
     /// Whether the cell was undone: variables are as before.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub undone: bool,
-    /// What processes of earlier cells printed.
+    /// Output of processes of earlier cells.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub background_output: Option<String>,
     /// When the session ends if unused.
@@ -91,10 +91,11 @@ pub(crate) struct Report {
 
 /// The status of a call. A comment on one of these would turn the list of their names in the schema into a choice between
 /// schemas.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]
 pub(crate) enum ReportStatus {
+    #[default]
     Success,
     Error,
     Timeout,
@@ -219,31 +220,7 @@ impl Report {
 
     /// A status with nothing else.
     fn of(status: ReportStatus) -> Self {
-        Self {
-            status,
-            exit_code: None,
-            signal: None,
-            message: None,
-            field: None,
-            violations: Vec::new(),
-            notes: Vec::new(),
-            stdout: String::new(),
-            stderr: String::new(),
-            stdout_missing_bytes: 0,
-            stderr_missing_bytes: 0,
-            cpu_ms: 0.0,
-            peak_memory_bytes: None,
-            stdout_uri: None,
-            stderr_uri: None,
-            files: Vec::new(),
-            cell: None,
-            result: None,
-            shown: Vec::new(),
-            undone: false,
-            background_output: None,
-            expires_at: None,
-            handle: None,
-        }
+        Self { status, ..Self::default() }
     }
 
     /// Bytes of its data, about.
@@ -376,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn the_schema_requires_only_what_is_always_there() {
+    fn the_schema_requires_only_fields_that_are_always_there() {
         let value = serde_json::to_value(report(Status::Success)).unwrap();
         for name in schema()["required"].as_array().unwrap() {
             assert!(value.get(name.as_str().unwrap()).is_some(), "{name}");
@@ -384,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_has_what_every_report_has() {
+    fn a_refusal_has_the_required_fields_of_a_report() {
         let violation = Violation {
             file: "main.py".to_owned(),
             rule: "no-os".to_owned(),

@@ -71,7 +71,7 @@ impl std::fmt::Display for Why {
             ),
             Self::TooMany(most) => write!(
                 f,
-                "this server can have {most} sessions, and another one was opened, so one that was unused for long was ended"
+                "this server can have {most} sessions, and another one was opened, so one that had not been used for a while was ended"
             ),
             Self::Memory(mb) => write!(
                 f,
@@ -86,7 +86,6 @@ impl std::fmt::Display for Why {
 /// A session that is gone.
 #[derive(Debug, Clone)]
 pub(crate) struct Gone {
-    /// Its handle.
     pub id: String,
     pub client: Client,
     /// The name of its language.

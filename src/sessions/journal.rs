@@ -45,11 +45,9 @@ pub(crate) enum Step {
 /// Arguments, variables and standard input of a program.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct StepInput {
-    /// Its arguments.
     pub args: Vec<String>,
     /// Variables that its caller has set.
     pub env: BTreeMap<String, String>,
-    /// Its standard input.
     pub stdin: String,
 }
 

@@ -6,10 +6,11 @@ mod open;
 mod registry;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use isolator_pool::counts::Count;
 use isolator_pool::engine::limits::Resources;
 use isolator_pool::lock::lock;
 use isolator_pool::pool::admission::Client;
@@ -158,11 +159,12 @@ impl Sessions {
             opened: Instant::now(),
             used: Mutex::new(Instant::now()),
             calls: AtomicUsize::new(0),
+            step: Mutex::new(None),
         });
         let in_use = InUse::new(Arc::clone(&open));
         lock(&self.registry.entries).open.insert(open.id.clone(), Arc::clone(&open));
         drop(place);
-        self.registry.opened.fetch_add(1, Ordering::Relaxed);
+        self.registry.opened.add(1);
         self.pools.track(watch(Arc::clone(&self.registry), open));
         evicted.append(&mut self.registry.keep_to_memory());
         Ok((in_use, receipt, describe_own(&evicted, client)))
@@ -233,29 +235,38 @@ impl Sessions {
         let entries = lock(&self.registry.entries);
         let own = entries.open.values().filter(|session| session.client == *client);
         let mut own: Vec<_> = own.cloned().collect();
-        own.sort_by_key(|session| session.opened);
+        own.sort_unstable_by_key(|session| session.opened);
         own
+    }
+
+    /// Lets the calls end that only hold a session.
+    pub(crate) fn release(&self) {
+        self.registry.release.cancel();
+    }
+
+    /// Waits for [`release`](Self::release).
+    pub(crate) async fn released(&self) {
+        self.registry.release.cancelled().await;
     }
 
     /// Notes that cells were undone.
     pub(crate) fn count_undone(&self, cells: u32) {
-        self.registry.undone.fetch_add(u64::from(cells), Ordering::Relaxed);
+        self.registry.undone.add(u64::from(cells));
     }
 
     /// Notes that a session was opened with what another one had run.
     pub(crate) fn count_replay(&self) {
-        self.registry.replayed.fetch_add(1, Ordering::Relaxed);
+        self.registry.replayed.add(1);
     }
 
     /// Notes that a client has read a file, or a part of it.
     pub(crate) fn count_read(&self) {
-        self.registry.files_read.fetch_add(1, Ordering::Relaxed);
+        self.registry.files_read.add(1);
     }
 
     /// How many have ended, by the kind of reason.
     pub(crate) fn ended(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        Why::KINDS.into_iter().zip(self.registry.ended.each_ref().map(count))
+        Why::KINDS.into_iter().zip(self.registry.ended.each_ref().map(Count::get))
     }
 
     /// How many are open of each language.
@@ -293,11 +304,11 @@ impl Sessions {
             running: count(Session::is_running),
             frozen: count(Session::is_frozen),
             memory_bytes: entries.open.values().map(|session| session.session.memory()).sum(),
-            opened: self.registry.opened.load(Ordering::Relaxed),
-            evicted: self.registry.evicted.load(Ordering::Relaxed),
-            undone_cells: self.registry.undone.load(Ordering::Relaxed),
-            replayed: self.registry.replayed.load(Ordering::Relaxed),
-            files_read: self.registry.files_read.load(Ordering::Relaxed),
+            opened: self.registry.opened.get(),
+            evicted: self.registry.evicted.get(),
+            undone_cells: self.registry.undone.get(),
+            replayed: self.registry.replayed.get(),
+            files_read: self.registry.files_read.get(),
         }
     }
 

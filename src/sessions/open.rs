@@ -10,6 +10,7 @@ use isolator_pool::packages::PackageSet;
 use isolator_pool::pool::admission::Client;
 use isolator_pool::pool::session::Session;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use super::gone::Why;
 use super::journal::Journal;
@@ -21,13 +22,11 @@ const LEAST_MEMORY: u64 = 4 << 20;
 
 /// A session of a client.
 pub(crate) struct OpenSession {
-    /// Its handle.
     pub id: String,
     pub client: Client,
     pub language: Arc<Language>,
     /// The limits of its sandbox.
     pub resources: Resources,
-    /// The sandbox.
     pub session: Session,
     /// The packages that its cells can import from, if it asked for some.
     pub packages: Option<BoundSet>,
@@ -42,6 +41,8 @@ pub(crate) struct OpenSession {
     pub(super) used: Mutex<Instant>,
     /// Calls that use it now.
     pub(super) calls: AtomicUsize,
+    /// Kills the step of a command, if one runs or waits.
+    pub(super) step: Mutex<Option<CancellationToken>>,
 }
 
 /// A set of packages for a session.
@@ -79,6 +80,23 @@ impl OpenSession {
         if is_there { &now.policies } else { &self.config.policies }
     }
 
+    /// Waits until it has reached its greatest age.
+    pub(crate) async fn too_old(&self) {
+        tokio::time::sleep_until(self.opened + self.max_age).await;
+    }
+
+    /// Begins a step that [`kill_step`](Self::kill_step) can kill until the result is dropped.
+    pub(crate) fn begin_step(&self) -> Killable<'_> {
+        let token = CancellationToken::new();
+        *lock(&self.step) = Some(token.clone());
+        Killable { session: self, token }
+    }
+
+    /// Kills the step of a command. Returns whether there is one.
+    pub(crate) fn kill_step(&self) -> bool {
+        lock(&self.step).take().map(|step| step.cancel()).is_some()
+    }
+
     pub(super) fn is_too_old(&self) -> bool {
         self.opened.elapsed() >= self.max_age
     }
@@ -89,6 +107,25 @@ impl OpenSession {
 
     pub(super) fn memory(&self) -> u64 {
         self.session.memory().max(LEAST_MEMORY)
+    }
+}
+
+/// A step of a command, which has one at a time in its session.
+pub(crate) struct Killable<'a> {
+    session: &'a OpenSession,
+    token: CancellationToken,
+}
+
+impl Killable<'_> {
+    /// Waits until it has to be killed.
+    pub(crate) async fn killed(&self) {
+        self.token.cancelled().await;
+    }
+}
+
+impl Drop for Killable<'_> {
+    fn drop(&mut self) {
+        lock(&self.session.step).take();
     }
 }
 

@@ -5,9 +5,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use isolator_pool::counts::Count;
 use isolator_pool::lock::lock;
 use isolator_pool::pool::admission::Client;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use super::gone::{Tombstones, Why, gone_of};
 use super::open::OpenSession;
@@ -21,13 +23,15 @@ pub(super) struct Registry {
     pub(super) entries: Mutex<Records>,
     /// Bytes that all of them may take.
     pub(super) most_memory: AtomicU64,
-    pub(super) opened: AtomicU64,
-    pub(super) evicted: AtomicU64,
+    pub(super) opened: Count,
+    pub(super) evicted: Count,
     /// Sessions that have ended, by [`Why::KINDS`].
-    pub(super) ended: [AtomicU64; Why::KINDS.len()],
-    pub(super) undone: AtomicU64,
-    pub(super) replayed: AtomicU64,
-    pub(super) files_read: AtomicU64,
+    pub(super) ended: [Count; Why::KINDS.len()],
+    pub(super) undone: Count,
+    pub(super) replayed: Count,
+    pub(super) files_read: Count,
+    /// Cancelled when the server stops.
+    pub(super) release: CancellationToken,
 }
 
 #[derive(Default)]
@@ -62,7 +66,6 @@ pub(crate) struct Evicted {
 /// A condition that keeps a session from being ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unless {
-    /// Nothing.
     Never,
     /// A call that uses it.
     InUse,
@@ -99,7 +102,7 @@ impl Registry {
         }
     }
 
-    /// Ends a session, and remembers why. Tells whether it has ended: with the lock, no call can begin to use it meanwhile.
+    /// Ends a session, and remembers why. Returns whether it has ended: with the lock, no call can begin to use it meanwhile.
     pub(super) fn end(&self, session: &Arc<OpenSession>, why: Why, unless: Unless) -> bool {
         let mut entries = lock(&self.entries);
         if unless == Unless::InUse && session.is_in_use() {
@@ -108,8 +111,8 @@ impl Registry {
         if entries.open.remove(&session.id).is_some() {
             tracing::info!(client = %session.client, %why, "a session has ended");
             let evicted = matches!(why, Why::Memory(_) | Why::TooMany(_) | Why::TooManyOfClient(_));
-            self.evicted.fetch_add(u64::from(evicted), Ordering::Relaxed);
-            self.ended[why.kind()].fetch_add(1, Ordering::Relaxed);
+            self.evicted.add(u64::from(evicted));
+            self.ended[why.kind()].add(1);
             entries.gone.add(gone_of(session, why));
         }
         drop(entries);

@@ -84,7 +84,7 @@ pub(super) fn warn_unsupported() {
             }
         }
     }
-    // The SDK tells of all others that are wrong.
+    // The SDK reports all other errors.
     let ratio = set("OTEL_TRACES_SAMPLER_ARG").and_then(|value| value.parse::<f64>().ok());
     if let Some(ratio) = ratio.filter(|ratio| !(0.0..=1.0).contains(ratio)) {
         let used = if ratio > 1.0 { 1 } else { 0 };

@@ -50,7 +50,7 @@ pub(super) fn to_collector(counts: Arc<TraceCounts>) -> Result<impl SpanProcesso
         .with_timeout(timeout)
         .build()?;
     let (config, most) = environment::batches();
-    let waiting = Waiting::new(most, counts);
+    let waiting = QueuedSpans::new(most, counts);
     let exporter = Counted { exporter, waiting: Arc::clone(&waiting) };
     let processor = BatchSpanProcessor::builder(exporter).with_batch_config(config).build();
     Ok(Bounded { processor, waiting })
@@ -67,14 +67,14 @@ fn client(timeout: Duration) -> Result<Client, NoExporter> {
 
 /// The spans that wait, and those that were lost.
 #[derive(Debug)]
-pub(super) struct Waiting {
+pub(super) struct QueuedSpans {
     spans: AtomicUsize,
     most: usize,
     counts: Arc<TraceCounts>,
     logged: Mutex<Option<Instant>>,
 }
 
-impl Waiting {
+impl QueuedSpans {
     pub(super) fn new(most: usize, counts: Arc<TraceCounts>) -> Arc<Self> {
         Arc::new(Self { spans: AtomicUsize::new(0), most, counts, logged: Mutex::default() })
     }
@@ -97,7 +97,7 @@ impl Waiting {
 #[derive(Debug)]
 pub(super) struct Bounded<P> {
     pub(super) processor: P,
-    pub(super) waiting: Arc<Waiting>,
+    pub(super) waiting: Arc<QueuedSpans>,
 }
 
 impl<P: SpanProcessor> SpanProcessor for Bounded<P> {
@@ -131,7 +131,7 @@ impl<P: SpanProcessor> SpanProcessor for Bounded<P> {
 #[derive(Debug)]
 struct Counted {
     exporter: SpanExporter,
-    waiting: Arc<Waiting>,
+    waiting: Arc<QueuedSpans>,
 }
 
 impl Exporter for Counted {

@@ -112,7 +112,6 @@ impl Traces {
         }
     }
 
-    /// Begins with a call.
     pub(crate) fn begin<'a>(&self, origin: impl FnOnce() -> Origin<'a>) -> Option<CallTrace> {
         let inner = Arc::clone(self.0.as_ref()?);
         let origin = origin();
@@ -223,7 +222,7 @@ impl Inner {
 }
 
 /// The span of a client that a call continues. All of it is the client's word: it decides where the call is shown, and nothing
-/// else. What is no valid `traceparent` is ignored, and so is `baggage`.
+/// else. An invalid `traceparent` is ignored, and so is `baggage`.
 fn parent(traceparent: Option<&str>, tracestate: Option<&str>) -> Context {
     let Some(traceparent) = traceparent else { return Context::new() };
     let state = tracestate.filter(|state| state.len() <= MAX_STATE);
@@ -252,7 +251,7 @@ fn shortened(text: &str) -> String {
 mod tests {
     use std::sync::mpsc;
 
-    use super::exporting::{Bounded, Waiting};
+    use super::exporting::{Bounded, QueuedSpans};
     use super::*;
     use opentelemetry_sdk::error::OTelSdkResult;
     use opentelemetry_sdk::trace::{Span, SpanData};
@@ -282,7 +281,7 @@ mod tests {
     fn traces(most: usize) -> (Traces, mpsc::Receiver<SpanData>) {
         let counts = Arc::new(TraceCounts::default());
         let (ended, spans) = mpsc::channel();
-        let waiting = Waiting::new(most, Arc::clone(&counts));
+        let waiting = QueuedSpans::new(most, Arc::clone(&counts));
         let processor = Bounded { processor: Ended(ended), waiting };
         let inner = Inner::new(environment::resource(), processor, counts, "pipe");
         (Traces(Some(Arc::new(inner))), spans)

@@ -1,4 +1,4 @@
-//! What a message can be. Both transports check that before they parse it.
+//! The limits of a message. Both transports check them before they parse it.
 //!
 //! A tree of small JSON values takes a hundred times the memory of its text, and what answers, logs and sessions repeat
 //! of a message takes its memory again. So the number of values is limited as well as the length, and only the
@@ -32,7 +32,7 @@ const MAX_VALUES: usize = 10_000;
 /// Most values for each file of a call: its name, content and encoding with their keys.
 const VALUES_OF_FILE: usize = 8;
 
-/// What a number can begin with.
+/// The first characters of numbers.
 const NUMBER: &[u8] = b"-0123456789";
 
 /// The parts of a call that the check needs.
@@ -69,13 +69,13 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// The limits where a call can bring so many files.
+    /// The limits where a call can bring this number of files.
     pub(crate) fn new(files: usize) -> Self {
         Self { values: MAX_VALUES + files * VALUES_OF_FILE }
     }
 
     /// Checks the text of a message, and takes arguments out of it that have to be parsed apart. The error is for its
-    /// sender. Text that is not JSON may pass, because whoever parses it says what is wrong with it.
+    /// sender. Text that is not JSON may pass, because its parser says what is wrong with it.
     pub(super) fn check(self, text: &[u8]) -> Result<Option<Shortened>, ErrorData> {
         let arguments = match text.len() > MAX_REST {
             true => Some(long_arguments(text)?),
@@ -198,17 +198,17 @@ pub(super) fn refusal(text: &[u8], error: &ErrorData) -> Vec<u8> {
     json!({ "jsonrpc": "2.0", "id": find_id(text), "error": error }).to_string().into_bytes()
 }
 
-/// Whether nobody waits for an answer: a notification, or an answer to one of our own requests.
+/// Whether no answer is expected: a notification, or an answer to one of our own requests.
 pub(super) fn is_one_way(text: &[u8]) -> bool {
     let is_json = serde_json::from_slice::<IgnoredAny>(text).is_ok();
     let Head { ids, has_method, has_answer, .. } = Head::of(text);
     is_json && if has_method { ids.is_empty() } else { has_answer }
 }
 
-/// What can be read at the top of a text that should be a message, even if it is not valid.
+/// The keys at the top of a text that should be a message, even if it is not valid.
 #[derive(Default)]
 struct Head<'t> {
-    /// What follows each key `id`.
+    /// The text after each key `id`.
     ids: Vec<&'t [u8]>,
     has_method: bool,
     has_answer: bool,
@@ -292,7 +292,7 @@ fn count_values(text: &[u8], most: usize) -> usize {
     count
 }
 
-/// What follows the string whose opening quotation mark was before `rest`.
+/// The text after the string whose opening quotation mark was before `rest`.
 fn after_string(mut rest: &[u8]) -> &[u8] {
     while let Some(at) = memchr2(b'"', b'\\', rest) {
         if rest[at] == b'"' {
@@ -309,7 +309,7 @@ mod tests {
 
     use super::*;
 
-    /// What an independent parser counts.
+    /// The counts of an independent parser.
     fn count(value: &Value) -> usize {
         1 + match value {
             Value::Array(values) => values.iter().map(count).sum(),

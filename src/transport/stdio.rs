@@ -25,10 +25,10 @@ use tokio_util::task::TaskTracker;
 
 use super::message::{self, Limits, MAX_MESSAGE, Shortened};
 
-/// How often it is checked after the end of the input whether somebody still reads answers.
+/// How often it is checked after the end of the input whether the host still reads answers.
 const CHECK_READER: Duration = Duration::from_millis(100);
 
-/// What becomes of the standard streams.
+/// The state of the standard streams.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Streams {
     /// Cancelled when the input has ended.
@@ -214,7 +214,7 @@ impl Unanswered {
                 lock(&self.ids).insert(request.id.clone());
             }
             RxJsonRpcMessage::<RoleServer>::Notification(message) => {
-                // Nobody waits for it any more, so it is not answered.
+                // The host does not wait for it any more, so it is not answered.
                 if let ClientNotification::CancelledNotification(cancelled) = &message.notification
                     && let Some(id) = &cancelled.params.request_id
                 {
@@ -230,7 +230,7 @@ impl Unanswered {
         self.removed.notify_waiters();
     }
 
-    /// Waits until there is none, or nobody reads the answers.
+    /// Waits until there is none, or the host reads no answers.
     async fn wait(&self) {
         while !lock(&self.ids).is_empty() && has_reader() {
             let _ = tokio::time::timeout(CHECK_READER, self.removed.notified()).await;

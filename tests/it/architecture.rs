@@ -6,14 +6,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The folders that may use a library. All others use our own types.
-const LIBRARIES: [(&str, &[&str]); 14] = [
+const LIBRARIES: [(&str, &[&str]); 13] = [
     ("rmcp", &["src/mcp/", "src/transport/", "src/commands/serve/"]),
     ("axum", &["src/transport/http/"]),
     ("tower_http", &["src/transport/http/"]),
     ("deadpool", &["src/policy/checker/"]),
     ("toml_edit", &["src/commands/hosts/edit/"]),
     ("bollard", &["pool/src/engine/docker/", "bench/src/"]),
-    ("libcontainer", &["pool/src/engine/embedded/"]),
     ("plotters", &["bench/src/"]),
     ("prometheus_client", &["src/metrics/"]),
     ("rustyline", &["src/commands/session/prompt.rs"]),
@@ -23,7 +22,7 @@ const LIBRARIES: [(&str, &[&str]); 14] = [
             "pool/src/engine/store/registry/",
             "src/traces/",
             "src/commands/operators.rs",
-            "src/commands/server.rs",
+            "src/commands/server/",
         ],
     ),
     ("opentelemetry", &["src/traces/"]),

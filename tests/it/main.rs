@@ -26,5 +26,6 @@ mod preload;
 mod publishing;
 mod sandbox;
 mod security;
+mod session_in_server;
 mod test_code;
 mod warm_starts;

@@ -275,6 +275,33 @@ def plain(screen):
 
 
 @contextmanager
+def server_in(folder):
+    """A server with the same configuration, and the path of its socket."""
+    starting = [*command(folder)[:-1], "serve"]
+    with nothing_left(folder), open(folder / "server.log", "w") as log:
+        pipe = subprocess.PIPE
+        with subprocess.Popen(starting, env=environment(folder), stdin=pipe, stdout=pipe, stderr=log) as started:
+            socket = folder / f"isolator/run/{started.pid}.sock"
+            deadline = time.monotonic() + PATIENCE_S
+            while not socket.exists():
+                assert time.monotonic() < deadline, (folder / "server.log").read_text()
+                time.sleep(0.05)
+            yield socket
+            started.stdin.close()
+            assert started.wait(PATIENCE_S) == 0, (folder / "server.log").read_text()
+
+
+@pytest.fixture(params=["own", "server"])
+def options(request, tmp_path):
+    """The options of a command that makes its sandbox itself, or uses a server."""
+    if request.param == "own":
+        yield []
+    else:
+        with server_in(tmp_path) as socket:
+            yield ["--server", str(socket)]
+
+
+@contextmanager
 def terminal(folder, *arguments, **variables):
     with nothing_left(folder) as seen:
         starting = command(folder, *arguments)
@@ -330,13 +357,13 @@ def test_javascript_at_the_prompt(tmp_path):
         prompt.type("function f() {\r  return 6 * 7 }\r")
         prompt.until("javascript [2]> ")
         assert "\r\n42\r\n" in prompt.ask("f()", 3, "javascript")
-        assert "only sessions in Python" in prompt.ask(":rewind", 3, "javascript")
+        assert "can't be rewound" in prompt.ask(":rewind", 3, "javascript")
         prompt.type(":quit\r")
         assert prompt.wait() == 0
 
 
-def test_output_is_streamed_and_only_its_colours_reach_the_terminal(tmp_path):
-    with terminal(tmp_path) as prompt:
+def test_output_is_streamed_and_only_its_colours_reach_the_terminal(tmp_path, options):
+    with terminal(tmp_path, *options) as prompt:
         prompt.type("import time; print('be' + 'gun\\x1b[2J\\x1b[32m'); time.sleep(30)\r")
         began = time.monotonic()
         while "\x1b[32m" not in prompt.screen and time.monotonic() < began + PATIENCE_S:
@@ -365,8 +392,8 @@ def test_output_is_streamed_and_only_its_colours_reach_the_terminal(tmp_path):
         assert prompt.wait() == 0
 
 
-def test_ctrl_c_interrupts_and_twice_kills_the_cell_and_at_the_prompt_it_clears_the_line(tmp_path):
-    with terminal(tmp_path) as prompt:
+def test_ctrl_c_interrupts_and_twice_kills_the_cell_and_at_the_prompt_it_clears_the_line(tmp_path, options):
+    with terminal(tmp_path, *options) as prompt:
         prompt.ask("import signal, time; h = signal.signal(signal.SIGINT, lambda *_: print('cau' + 'ght')); x = 2", 2)
         # What is typed while a cell runs is for the next prompt.
         prompt.type("time.sleep(1)\rx = 3; print('be' + 'gun'); exec('while True: time.sleep(0.1)')\r")
@@ -419,36 +446,36 @@ def test_effects_of_a_killed_cell_are_reported_without_a_checkpoint(tmp_path):
         assert prompt.wait() == 0
 
 
-def test_commands_work_on_files_and_state(tmp_path):
+def test_commands_work_on_files_and_state(tmp_path, options):
     (tmp_path / "in put.txt").write_text("in")
     (tmp_path / "cell.py").write_text("y = 5\nprint('from file')")
-    with terminal(tmp_path) as prompt:
+    with terminal(tmp_path, *options) as prompt:
         assert "there are no files yet" in prompt.ask(":files", 1)
-        prompt.ask(":put 'in put.txt'", 2)
-        assert re.search(r" 2  in put\.txt", prompt.ask(":files", 2))
-        prompt.ask("n = open('out.bin', 'wb').write(b'\\0' * 3000000)", 3)
-        assert "wrote out.bin (3000000 bytes)" in prompt.ask(":get out.bin", 3)
+        prompt.ask(":put 'in put.txt'", 1)
+        assert re.search(r" 2  in put\.txt", prompt.ask(":files", 1))
+        prompt.ask("n = open('out.bin', 'wb').write(b'\\0' * 3000000)", 2)
+        assert "wrote out.bin (3000000 bytes)" in prompt.ask(":get out.bin", 2)
         assert (tmp_path / "out.bin").read_bytes() == bytes(3000000)
-        assert "exists and is not replaced" in prompt.ask(":get out.bin", 3)
-        assert "wrote other (3000000 bytes)" in prompt.ask(":get out.bin other", 3)
-        assert "missing" in prompt.ask(":get missing", 3) and not (tmp_path / "missing").exists()
-        assert "from file" in prompt.ask(":run cell.py", 4)
-        assert "in put.txt" in prompt.ask("!ls", 5)
-        assert "exit code 3" in prompt.ask("!exit 3", 6)
-        assert "do you mean :files?" in prompt.ask(":fiels", 6)
-        limits = prompt.ask(":limits", 6)
+        assert "exists and is not replaced" in prompt.ask(":get out.bin", 2)
+        assert "wrote other (3000000 bytes)" in prompt.ask(":get out.bin other", 2)
+        assert "missing" in prompt.ask(":get missing", 2) and not (tmp_path / "missing").exists()
+        assert "from file" in prompt.ask(":run cell.py", 3)
+        assert "in put.txt" in prompt.ask("!ls", 4)
+        assert "exit code 3" in prompt.ask("!exit 3", 5)
+        assert "do you mean :files?" in prompt.ask(":fiels", 5)
+        limits = prompt.ask(":limits", 5)
         assert "output of 8 MiB is shown" in limits and "processes and threads" in limits, limits
-        assert ":save N [TO]" in prompt.ask(":help", 6)
-        assert "undid 1 cell" in prompt.ask(":rewind", 6)
-        assert "NameError" in prompt.ask("y", 7)
-        assert "there is no checkpoint before that cell" in prompt.ask(":rewind 60", 7)
+        assert ":save N [TO]" in prompt.ask(":help", 5)
+        assert "undid 1 cell" in prompt.ask(":rewind", 5)
+        assert "NameError" in prompt.ask("y", 6)
+        assert "there is no checkpoint 60 cells back" in prompt.ask(":rewind 60", 6)
         prompt.type(":quit\r")
         assert prompt.wait() == 0
 
 
-def test_a_picture_is_announced_and_can_be_saved(tmp_path):
+def test_a_picture_is_announced_and_can_be_saved(tmp_path, options):
     (tmp_path / "picture.py").write_text(PICTURE)
-    with terminal(tmp_path) as prompt:
+    with terminal(tmp_path, *options) as prompt:
         prompt.ask(":run picture.py", 2)
         shown = prompt.ask("Picture()", 3)
         assert "picture image/png, 71 bytes (:save 1 to keep it)" in shown or ":save 1 to keep it" in shown, shown
@@ -479,8 +506,8 @@ def test_the_history_is_private_and_persistent(tmp_path):
     assert history.read_text() == before
 
 
-def test_a_cell_that_ends_its_interpreter_is_undone_and_all_killed_is_the_end(tmp_path):
-    with terminal(tmp_path) as prompt:
+def test_a_cell_that_ends_its_interpreter_is_undone_and_all_killed_is_the_end(tmp_path, options):
+    with terminal(tmp_path, *options) as prompt:
         prompt.ask("x = 1", 2)
         assert "the session is as before this cell" in prompt.ask("x = 2; import os; os._exit(3)", 3)
         assert "\r\n1\r\n" in prompt.ask("x", 4)

@@ -414,20 +414,31 @@ pub trait Engine: Send + Sync + 'static {
     async fn sweep_shared(&self, dead: LabelFilter<'_>) -> Result<usize, EngineError>;
 }
 
-/// The engine can't make the configured sandboxes.
+/// Why an engine can't make the configured sandboxes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct Unsupported(pub String);
-
-impl Unsupported {
+pub enum Unsupported {
+    /// It has no such network mode.
+    #[error(
+        "the embedded engine supports no network mode but \"none\", and {0:?} is configured: set defaultNetworkMode to \
+         \"none\", or engine.kind to \"docker\""
+    )]
+    Network(String),
+    /// It uses no OCI runtime.
+    #[error(
+        "the embedded engine can't use the OCI runtime {0:?}: remove engine.runtime, or set engine.kind to \"docker\""
+    )]
+    Runtime(String),
     /// Programs would run without limits, and the operator did not allow that.
-    pub fn without_limits(unenforced: &[LimitKind], why: &str) -> Self {
-        Self(format!(
-            "programs would run without a limit of {}: {why}; to run them all the same, set \
-             engine.allowUnlimited to true",
-            LimitKind::list(unenforced)
-        ))
-    }
+    #[error(
+        "programs would run without a limit of {}: {why}; to run them all the same, set engine.allowUnlimited to true",
+        LimitKind::list(.unenforced)
+    )]
+    WithoutLimits {
+        /// The limits.
+        unenforced: Vec<LimitKind>,
+        /// The reason, and how to change that.
+        why: String,
+    },
 }
 
 /// The error of a call to an engine.

@@ -104,6 +104,12 @@ impl ProcessLimit {
         Self { soft: least(self.soft), hard: least(self.hard), ..self }
     }
 
+    /// The resource and its limits, soft and hard, as the kernel has them.
+    pub(super) fn numbers(self) -> (u32, u64, u64) {
+        let value = |limit: Option<u64>| limit.unwrap_or(u64::MAX);
+        (self.resource as u32, value(self.soft), value(self.hard))
+    }
+
     /// The problem with this process's own limit, if it is lower than needed.
     fn problem(self) -> Option<String> {
         let own = getrlimit(self.resource).maximum?;

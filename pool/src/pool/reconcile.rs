@@ -13,8 +13,7 @@ const RECONCILE_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Removes sandboxes of this instance without a lease: they were created after the call had timed out.
 ///
-/// A name must be unknown twice in a row, because the container that fills a volume has no lease and exists
-/// for a moment.
+/// A name must be unknown twice in a row, because the list can be older than the end of a lease.
 pub(super) async fn reconcile(shared: std::sync::Weak<Shared>, stop: CancellationToken) {
     let mut suspects = BTreeSet::new();
     loop {

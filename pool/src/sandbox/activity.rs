@@ -69,6 +69,15 @@ impl ActivityGate {
         Some(calm.saturating_duration_since(Instant::now())).filter(|left| !left.is_zero())
     }
 
+    /// Notes that a request has begun or ended. Wakes the work that waits only if no request is left.
+    fn change(&self, change: impl FnOnce(&mut Requests)) {
+        self.0.send_if_modified(|requests| {
+            change(requests);
+            requests.last = Some(Instant::now());
+            requests.begun == 0
+        });
+    }
+
     async fn all_answered(&self) {
         let mut requests = self.0.subscribe();
         loop {
@@ -90,25 +99,19 @@ struct ActiveRequest<'a>(&'a ActivityGate);
 
 impl<'a> ActiveRequest<'a> {
     fn new(activity: &'a ActivityGate) -> Self {
-        activity.0.send_modify(|requests| {
-            requests.begun += 1;
-            requests.last = Some(Instant::now());
-        });
+        activity.change(|requests| requests.begun += 1);
         Self(activity)
     }
 
     /// Ends the request with an answer, for which its caller waits.
     fn answer(self) {
-        self.0.0.send_modify(|requests| requests.left = Some(Instant::now() + ANSWER_GRACE));
+        self.0.change(|requests| requests.left = Some(Instant::now() + ANSWER_GRACE));
     }
 }
 
 impl Drop for ActiveRequest<'_> {
     fn drop(&mut self) {
-        self.0.0.send_modify(|requests| {
-            requests.begun -= 1;
-            requests.last = Some(Instant::now());
-        });
+        self.0.change(|requests| requests.begun -= 1);
     }
 }
 

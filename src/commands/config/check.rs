@@ -22,18 +22,18 @@ use crate::transport::http;
 /// How long the engine has to answer everything that it is asked.
 const ENGINE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What a waiting sandbox takes: the runner and the kernel's tables.
+/// Memory of a waiting sandbox: the runner and the kernel's tables.
 const WAITING: ByteSize = ByteSize::mib(4);
 
-/// What an interpreter without modules that waits in it takes.
+/// Memory of an interpreter without modules that waits in it.
 const INTERPRETER: ByteSize = ByteSize::mib(12);
 
-/// What was found.
+/// The findings.
 #[derive(Debug, Default)]
 struct Report {
-    /// What keeps a server from working as configured.
+    /// Problems that keep a server from working as configured.
     errors: Vec<Problem>,
-    /// What an operator may not have meant.
+    /// Settings that an operator may not have meant.
     warnings: Vec<Problem>,
 }
 
@@ -311,7 +311,10 @@ mod tests {
     #[test]
     fn a_folder_of_snippets_is_missed_only_if_it_was_named() {
         assert_eq!(found("{}", snippets), [""; 0]);
-        let told = found(r#"{"promptsDir": "mine"}"#, snippets);
-        assert!(told[0].starts_with("promptsDir: /nowhere/mine can't be read"), "{told:?}");
+        let described = found(r#"{"promptsDir": "mine"}"#, snippets);
+        assert!(
+            described[0].starts_with("promptsDir: /nowhere/mine can't be read"),
+            "{described:?}"
+        );
     }
 }

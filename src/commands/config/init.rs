@@ -75,7 +75,7 @@ fn readable_by_all(path: &Path) -> std::io::Result<()> {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o644))
 }
 
-/// What to do with the configuration.
+/// The next steps with the configuration.
 fn next_steps(file: &Path) -> String {
     let is_users = user_directory().is_some_and(|folder| file.parent() == Some(&folder));
     let used = if is_users {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use isolator_pool::engine::Facts;
 
-/// What a check reads. Tests put a folder of their own in the place of the machine.
+/// The files that a check reads. Tests put a folder of their own in the place of the machine.
 pub(super) struct Subject<'a> {
     /// The machine's files.
     pub(super) machine: Machine,
@@ -13,7 +13,7 @@ pub(super) struct Subject<'a> {
     pub(super) is_root: bool,
     /// Whether the kernel can keep programs that don't trust each other off the same core.
     pub(super) has_core_scheduling: bool,
-    /// What the engine says about itself, if it answers.
+    /// The state of the engine, if it answers.
     pub(super) engine: Option<EngineFound<'a>>,
     /// The languages whose programs have a network.
     pub(super) with_network: Vec<&'a str>,
@@ -21,7 +21,7 @@ pub(super) struct Subject<'a> {
 
 /// The engine, as the checks see it.
 pub(super) struct EngineFound<'a> {
-    /// What it says about itself.
+    /// Its description of itself.
     pub(super) facts: Facts,
     /// Whether it is Isolator's own.
     pub(super) is_embedded: bool,
@@ -31,21 +31,21 @@ pub(super) struct EngineFound<'a> {
     pub(super) warnings: usize,
 }
 
-/// What a check found. Every part is one sentence.
+/// The result of a check. Every part is one sentence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// It is as it should be.
     Fine(String),
     /// It helps an attacker.
     Warning {
-        /// What it means.
+        /// Its meaning.
         what: String,
-        /// What to do about it.
+        /// The way to fix it.
         fix: String,
     },
     /// This machine does not say.
     NotKnown {
-        /// What it does not say.
+        /// The reason.
         what: String,
         /// Where to look instead.
         fix: String,
@@ -79,7 +79,7 @@ pub(super) struct Machine {
     root: PathBuf,
 }
 
-/// What a file holds.
+/// The content of a file.
 pub(super) enum Reading {
     /// Its text, without spaces around it.
     Text(String),

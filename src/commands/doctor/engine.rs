@@ -9,7 +9,7 @@ fn no_engine() -> Verdict {
     Verdict::not_known("the engine does not answer", "start it, and run this again")
 }
 
-/// Who the server is.
+/// The user of the server.
 pub(super) fn server_user(subject: &Subject<'_>) -> Verdict {
     match &subject.engine {
         _ if !subject.is_root => {
@@ -27,7 +27,7 @@ pub(super) fn server_user(subject: &Subject<'_>) -> Verdict {
     }
 }
 
-/// What is in the names of runtimes that don't use runc. Others do: NVIDIA's, for example, starts it.
+/// Parts of the names of runtimes that don't use runc. Others do: NVIDIA's, for example, starts it.
 const WITHOUT_RUNC: [&str; 4] = ["runsc", "kata", "crun", "youki"];
 
 /// Known holes of the runtime.
@@ -86,7 +86,7 @@ fn protection(subject: &Subject<'_>, names: &[&str], fine: &str, missing: Verdic
     if names.iter().any(has) { Verdict::fine(fine) } else { missing }
 }
 
-/// Who can reach the engine.
+/// The programs that can reach the engine.
 pub(super) fn address(subject: &Subject<'_>) -> Verdict {
     match subject.engine.as_ref().map(|engine| engine.facts.location) {
         None => no_engine(),

@@ -1,4 +1,4 @@
-//! What the doctor found, as it is printed and counted.
+//! The findings of the doctor, as they are printed and counted.
 
 use std::process::ExitCode;
 

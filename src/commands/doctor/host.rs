@@ -68,7 +68,7 @@ pub(super) struct Surroundings<'a> {
 }
 
 impl<'a> Surroundings<'a> {
-    /// What this process runs in. Nothing is known of the engine yet.
+    /// The machine of this process. Nothing is known of the engine yet.
     pub(super) fn new(config: &'a Config, is_embedded: bool) -> Self {
         let languages = config.languages.values();
         let runtime = languages.clone().find_map(|language| language.sandbox.runtime.as_deref());

@@ -1,4 +1,4 @@
-//! Checks of the kernel: code of it that nobody on such a host needs, and what it gives away.
+//! Checks of the kernel: code that no program on such a host needs, and data that it gives away.
 
 use super::check::{Reading, Subject, Verdict};
 
@@ -8,13 +8,13 @@ struct Setting {
     path: &'static str,
     /// Whether a value is safe.
     is_safe: fn(i64) -> bool,
-    /// What a safe value means.
+    /// The meaning of a safe value.
     fine: &'static str,
-    /// What another value means.
+    /// The meaning of another value.
     danger: &'static str,
     /// A safe value.
     safe: i64,
-    /// What it means that the file is not there.
+    /// The meaning of a missing file.
     absent: fn() -> Verdict,
 }
 

@@ -2,7 +2,7 @@
 
 use super::check::{Machine, Reading, Subject, Verdict};
 
-/// Merging of equal pages: the time of a write then says whether somebody else has the same page.
+/// Merging of equal pages: the time of a write then says whether another process has the same page.
 pub(super) fn page_merging(subject: &Subject<'_>) -> Verdict {
     match subject.machine.read("sys/kernel/mm/ksm/run") {
         Reading::Absent => Verdict::fine("this kernel can't merge equal pages of memory"),

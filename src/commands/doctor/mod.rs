@@ -37,7 +37,7 @@ use crate::app::{App, PoolFill, pool_specs};
 use crate::commands::advice::how_to_get_snippets;
 use crate::commands::image::how_to_fetch;
 use crate::commands::signals::{stop_signal, stopped_by};
-use crate::commands::{Work, complain, isolator, told};
+use crate::commands::{Work, complain, describe, isolator};
 use crate::config::{Config, EngineKind, Language};
 use crate::descriptors::Plan;
 
@@ -126,7 +126,7 @@ async fn begin(config: &Config, findings: &mut Findings) -> Option<Begun> {
         Some(_) => "the checks below have a temporary directory",
         None => "fix what the error says",
     };
-    findings.missing(&told(&error), fix);
+    findings.missing(&describe(&error), fix);
     begun
 }
 
@@ -194,7 +194,7 @@ async fn engine(
     Ok(())
 }
 
-/// What to do if a user can't use Docker's socket.
+/// Advice if a user can't use Docker's socket.
 const NO_PERMISSION: &str = "add the user to the socket's group (usually: usermod -aG docker USER) and log in again, which \
     makes the user as good as root, or use the embedded engine: --engine embedded";
 

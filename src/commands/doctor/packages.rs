@@ -78,7 +78,7 @@ fn tools(config: &Config) -> Vec<Tool> {
         .collect()
 }
 
-/// What a tool says of its version.
+/// The version of a tool, in its own words.
 async fn version(program: &Path) -> Result<String, String> {
     let asked = tokio::process::Command::new(program)
         .arg("--version")

@@ -14,35 +14,33 @@ const fn release(major: u32, minor: u32, patch: u32) -> Version {
 struct Hole {
     names: &'static str,
     what: &'static str,
-    mended: &'static [Version],
+    fixed: &'static [Version],
 }
 
 const HOLES: [Hole; 3] = [
     Hole {
         names: "CVE-2024-21626",
         what: "a sandbox can start in a folder of the host",
-        mended: &[release(1, 1, 12)],
+        fixed: &[release(1, 1, 12)],
     },
     Hole {
         names: "CVE-2025-31133, CVE-2025-52565, CVE-2025-52881",
         what: "the author of an image can write to the kernel's settings in /proc",
-        mended: &[release(1, 2, 8), release(1, 3, 3), (1, 4, 0, 3)],
+        fixed: &[release(1, 2, 8), release(1, 3, 3), (1, 4, 0, 3)],
     },
     Hole {
         names: "CVE-2026-41579",
         what: "the author of an image can write some files of the host",
-        mended: &[release(1, 3, 6), release(1, 4, 3), (1, 5, 0, 3)],
+        fixed: &[release(1, 3, 6), release(1, 4, 3), (1, 5, 0, 3)],
     },
 ];
 
 impl Hole {
     fn is_in(&self, version: Version) -> bool {
         let series = |version: Version| (version.0, version.1);
-        let is_newest = self.mended.last().is_some_and(|mended| version >= *mended);
-        let is_mended = self
-            .mended
-            .iter()
-            .any(|mended| series(*mended) == series(version) && version >= *mended);
+        let is_newest = self.fixed.last().is_some_and(|fixed| version >= *fixed);
+        let is_mended =
+            self.fixed.iter().any(|fixed| series(*fixed) == series(version) && version >= *fixed);
         !is_newest && !is_mended
     }
 }

@@ -26,13 +26,13 @@ fn machine(root: &Path, files: &[(&str, &str)]) -> Subject<'static> {
     }
 }
 
-/// What a check finds on a machine with these files: its kind, what it means and what to do.
+/// The result of a check on a machine with these files: its kind, its meaning and the fix.
 fn found(judge: Judge, files: &[(&str, &str)]) -> (&'static str, String) {
     let root = tempfile::tempdir().unwrap();
-    told(judge(&machine(root.path(), files)))
+    describe(judge(&machine(root.path(), files)))
 }
 
-fn told(verdict: Verdict) -> (&'static str, String) {
+fn describe(verdict: Verdict) -> (&'static str, String) {
     match verdict {
         Verdict::Fine(what) => ("fine", what),
         Verdict::Warning { what, fix } => ("warning", format!("{what}: {fix}")),
@@ -105,7 +105,7 @@ fn user_namespaces_are_kept_from_others_if_the_kernel_can() {
     }
     let root = tempfile::tempdir().unwrap();
     let subject = Subject { is_root: false, ..machine(root.path(), &[(debian, "1")]) };
-    assert_eq!(told(judge(&subject)).0, "fine", "a server without root needs them");
+    assert_eq!(describe(judge(&subject)).0, "fine", "a server without root needs them");
 }
 
 #[test]
@@ -164,7 +164,7 @@ fn cores_are_not_shared_and_faults_are_mended() {
     assert_eq!(found(cpu::threads_of_a_core, &[]).0, "unknown");
     let root = tempfile::tempdir().unwrap();
     let subject = Subject { has_core_scheduling: true, ..machine(root.path(), &[(control, "on")]) };
-    assert!(told(cpu::threads_of_a_core(&subject)).1.contains("coresched"));
+    assert!(describe(cpu::threads_of_a_core(&subject)).1.contains("coresched"));
 
     let fault = |name: &str| format!("sys/devices/system/cpu/vulnerabilities/{name}");
     let (mds, retbleed, microcode) = (fault("mds"), fault("retbleed"), fault("old_microcode"));
@@ -215,13 +215,13 @@ fn unreadable_values_are_unknown() {
     ] {
         // A folder can be opened and not read, by root too.
         fs::create_dir_all(root.path().join(path)).unwrap();
-        let (kind, text) = told(judge(&subject));
+        let (kind, text) = describe(judge(&subject));
         assert_eq!(kind, "unknown", "{path}");
         assert!(text.contains(&format!("/{path}")), "{text}");
     }
 }
 
-/// What a check finds about an engine, as root.
+/// The result of a check of an engine, as root.
 fn about(judge: Judge, engine: Option<EngineFound<'_>>) -> &'static str {
     let root = tempfile::tempdir().unwrap();
     let empty = machine(root.path(), &[]);
@@ -232,7 +232,7 @@ fn about(judge: Judge, engine: Option<EngineFound<'_>>) -> &'static str {
         engine,
         with_network: Vec::new(),
     };
-    told(judge(&subject)).0
+    describe(judge(&subject)).0
 }
 
 fn docker(runc: &str, protections: &[&str]) -> EngineFound<'static> {
@@ -293,9 +293,9 @@ fn the_engine_is_judged_by_what_it_says() {
 fn a_network_gets_a_warning_with_the_languages_that_have_it() {
     let root = tempfile::tempdir().unwrap();
     let mut subject = machine(root.path(), &[]);
-    assert_eq!(told(engine::network(&subject)).0, "fine");
+    assert_eq!(describe(engine::network(&subject)).0, "fine");
     subject.with_network = vec!["python"];
-    let (kind, text) = told(engine::network(&subject));
+    let (kind, text) = describe(engine::network(&subject));
     assert_eq!(kind, "warning");
     assert!(text.contains("programs in python"), "{text}");
 }

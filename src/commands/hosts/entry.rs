@@ -16,7 +16,7 @@ const LONGEST_NAME: usize = 64;
 ///
 /// # Errors
 ///
-/// What is wrong with it.
+/// The mistake.
 pub(crate) fn server_name(name: &str) -> Result<String, String> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
     if name.is_empty() || name.len() > LONGEST_NAME || !name.chars().all(is_plain) {
@@ -40,7 +40,7 @@ impl Entry {
         Self { form: host.form, command, args, timeout: host.timeout }
     }
 
-    /// What the host wants to read of a server of this name.
+    /// The entry in the form of the host.
     pub(super) fn fields(&self, name: &str) -> Fields {
         let (command, args) = (json!(self.command), json!(self.args));
         let mut fields = match self.form {

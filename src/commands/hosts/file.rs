@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, chown, fchown};
 use std::path::{Path, PathBuf};
 
-/// What the name of a backup ends with.
+/// The end of the name of a backup.
 const BACKUP: &str = "before-isolator";
 
 /// A file as it was read.
@@ -13,7 +13,7 @@ const BACKUP: &str = "before-isolator";
 pub(crate) struct Original {
     /// Its path, with symbolic links resolved.
     path: PathBuf,
-    /// What it says; nothing if it is not there.
+    /// Its text; `None` if it is not there.
     content: Option<Vec<u8>>,
 }
 
@@ -42,12 +42,12 @@ pub(crate) enum FileError {
     Write {
         /// The file.
         path: PathBuf,
-        /// What was tried.
+        /// The attempt.
         what: &'static str,
         /// The system's error.
         source: io::Error,
     },
-    /// Somebody else writes it at the same time.
+    /// Another process writes it at the same time.
     #[error(
         "another program changed {} at the same time, so it was left as it is; stop the host and try \
          again",
@@ -92,7 +92,7 @@ impl Original {
         self.path.parent().is_some_and(Path::is_dir)
     }
 
-    /// What it says; nothing if it is not there.
+    /// Its text; `None` if it is not there.
     ///
     /// # Errors
     ///
@@ -140,7 +140,7 @@ impl Original {
                 1 => format!("{name}.{BACKUP}"),
                 _ => format!("{name}.{BACKUP}.{number}"),
             });
-            // Such files hold keys; nobody else must be able to read one, even for a moment.
+            // Such files hold keys; no other user must be able to read one, even for a moment.
             let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&copy);
             let mut file = match made {
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => continue,

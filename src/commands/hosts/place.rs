@@ -36,7 +36,7 @@ pub enum Choice {
     TheOnlyFolder,
 }
 
-/// What decides where files are: the system and the environment.
+/// The system and the environment, which decide where files are.
 pub(crate) struct Surroundings<'a> {
     /// The system.
     pub system: System,
@@ -71,7 +71,7 @@ pub(crate) enum PlaceError {
     NoHome {
         /// The host.
         host: &'static str,
-        /// What is wrong with the variable.
+        /// The mistake in the variable.
         value: String,
     },
     /// A variable of the host is not an absolute path.
@@ -82,7 +82,7 @@ pub(crate) enum PlaceError {
     Relative {
         /// The variable.
         variable: &'static str,
-        /// What it says.
+        /// Its value.
         value: PathBuf,
     },
     /// There are several places.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use anyhow::Context as _;
+use isolator_pool::quote::first_of;
 
 use crate::app::{App, PoolFill};
 use crate::commands::complain;
@@ -17,6 +18,7 @@ use crate::commands::steps::{Steps, ensure_image};
 use crate::config::{Config, SetConfig};
 use crate::packages::Packages;
 use crate::packages::build::{Builder, Sandboxes};
+use crate::packages::lock::Locked;
 use crate::packages::store::{Store, StoredSet, short};
 
 /// Packages whose versions are printed.
@@ -39,7 +41,7 @@ pub(super) async fn build(
     let builder = Builder::new(Arc::clone(&config), store.clone(), sandboxes);
     let ended = each_set(&config, names, stop, json, async |set| {
         let built = build_one(&app, &config, &builder, &packages, set).await?;
-        let text = told(set, &built);
+        let text = describe(set, &built);
         let row = Row::of(&config, &store, Some(set.name.clone()), built, SystemTime::now());
         Ok((row, text))
     })
@@ -61,7 +63,7 @@ async fn build_one(
         ensure_image(&app.images, &language.sandbox.image.name, false).await?;
     }
     let steps = Steps::new(format!("the set of packages {name}"), "is built, which is done once");
-    // Whoever builds it next, on this machine or another, gets the same versions.
+    // The next build, on this machine or another, gets the same versions.
     let locked = steps.follow(lock_new(config, builder, set, &steps)).await;
     let locked = locked.with_context(|| format!("the set of packages {name} was not locked"))?;
     if let Some(folder) = locked {
@@ -73,16 +75,9 @@ async fn build_one(
     Ok(steps.follow(packages.build(name, &|line| steps.show(line))).await?)
 }
 
-fn told(set: &SetConfig, built: &StoredSet) -> String {
-    let mut packages: Vec<_> = built
-        .packages
-        .iter()
-        .take(MOST_SHOWN)
-        .map(|locked| format!("{} {}", locked.name, locked.version))
-        .collect();
-    if built.packages.len() > MOST_SHOWN {
-        packages.push(format!("{} more", built.packages.len() - MOST_SHOWN));
-    }
+fn describe(set: &SetConfig, built: &StoredSet) -> String {
+    let package = |locked: &Locked| format!("{} {}", locked.name, locked.version);
+    let packages = first_of(built.packages.iter().map(package), MOST_SHOWN);
     let (name, hash, size) = (&set.name, short(&built.hash), size(built.bytes));
-    format!("{name} {hash}, {size}: {}", packages.join(", "))
+    format!("{name} {hash}, {size}: {packages}")
 }

@@ -35,7 +35,7 @@ pub(super) fn of_configuration<'a>(
     names.iter().collect::<BTreeSet<_>>().into_iter().map(find).collect()
 }
 
-/// What a set of the configuration is made from.
+/// The requirements of a set of the configuration.
 ///
 /// # Errors
 ///

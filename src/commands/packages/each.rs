@@ -1,4 +1,4 @@
-//! What `build` and `lock` have in common: they work on one set after the other, until all are done or a signal comes.
+//! The loop of `build` and `lock`: they work on one set after the other, until all are done or a signal comes.
 
 use std::pin::pin;
 use std::process::ExitCode;
@@ -9,15 +9,15 @@ use serde::Serialize;
 
 use crate::commands::packages::choice;
 use crate::commands::signals::stopped_by;
-use crate::commands::{complain, say, told};
+use crate::commands::{complain, describe, say};
 use crate::config::{Config, SetConfig};
 
-/// What became of the sets.
+/// The results for the sets.
 pub(super) struct Ended<T> {
-    /// What is printed as JSON.
+    /// The data that is printed as JSON.
     rows: Vec<T>,
     failed: usize,
-    /// The signal that has ended it early, or why the rest could not be told.
+    /// The signal that has ended it early, or why the rest could not be printed.
     signal: anyhow::Result<Option<i32>>,
 }
 
@@ -40,7 +40,7 @@ pub(super) async fn each_set<T>(
                     Ok((_, text)) => say(&text)?,
                     Err(error) => {
                         failed += 1;
-                        complain(&format!("isolator: {}", told(&error)));
+                        complain(&format!("isolator: {}", describe(&error)));
                     }
                 }
             }

@@ -1,4 +1,4 @@
-//! `isolator packages ls`: the sets, and who uses them.
+//! `isolator packages ls`: the sets and their users.
 
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
@@ -21,11 +21,11 @@ pub(super) struct Row {
     name: Option<String>,
     /// Its language, or its interpreter if it has no name.
     language: String,
-    /// What is wanted to be in it.
+    /// Its requirements.
     requirements: Vec<String>,
     /// Whether it is in the store.
     is_built: bool,
-    /// What the store has.
+    /// The set in the store.
     #[serde(flatten)]
     built: Option<Built>,
 }
@@ -126,7 +126,7 @@ pub(super) fn list(config: &Config, store: &Store, json: bool) -> anyhow::Result
             continue;
         };
         let used = ago(built.used);
-        let by = users::told(store, &built.hash, &built.used_by);
+        let by = users::describe(store, &built.hash, &built.used_by);
         let by = if by.is_empty() { "-".to_owned() } else { by };
         let packages = built.packages.len().to_string();
         let size = size(built.bytes);
@@ -152,8 +152,8 @@ fn ago(time: SystemTime) -> String {
         3600..86_400 => unit(seconds / 3600 * 3600),
         _ => unit(seconds / 86_400 * 86_400),
     };
-    let told = humantime::format_duration(rounded).to_string();
-    match told.split(' ').next() {
+    let described = humantime::format_duration(rounded).to_string();
+    match described.split(' ').next() {
         Some("0s") | None => "now".to_owned(),
         Some(first) => format!("{first} ago"),
     }

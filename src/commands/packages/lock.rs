@@ -19,7 +19,7 @@ use crate::packages::build::{Builder, Sandboxes};
 use crate::packages::lock::{Lock, Locked};
 use crate::packages::store::Store;
 
-/// What became of a lock.
+/// The result for a lock.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Row {
@@ -50,7 +50,7 @@ pub(super) async fn lock(
     let ended = each_set(&config, names, stop, json, async |set| {
         let locked = lock_one(&app, &config, &builder, set, upgrade).await;
         let (row, changes) = locked.with_context(|| format!("the set {}", set.name))?;
-        let text = told(&row, &changes);
+        let text = describe(&row, &changes);
         Ok((row, text))
     })
     .await;
@@ -128,7 +128,7 @@ async fn lock_one(
     Ok((row, changes))
 }
 
-/// What is different, a line for each package.
+/// The differences, a line for each package.
 fn changes(before: &[Locked], after: &[Locked]) -> Vec<String> {
     // A set for Node.js can have several versions of a package.
     fn versions(packages: &[Locked]) -> BTreeMap<&str, BTreeSet<&str>> {
@@ -138,21 +138,23 @@ fn changes(before: &[Locked], after: &[Locked]) -> Vec<String> {
         }
         versions
     }
-    let told =
+    let describe =
         |versions: &BTreeSet<&str>| versions.iter().copied().collect::<Vec<_>>().join(" and ");
     let (before, after) = (versions(before), versions(after));
     let names: BTreeSet<_> = before.keys().chain(after.keys()).collect();
     let change = |name: &&str| match (before.get(name), after.get(name)) {
         (Some(old), Some(new)) if old == new => None,
-        (Some(old), Some(new)) => Some(format!("  {name} {} instead of {}", told(new), told(old))),
-        (Some(old), None) => Some(format!("  {name} {} is not needed anymore", told(old))),
-        (None, Some(new)) => Some(format!("  {name} {}", told(new))),
+        (Some(old), Some(new)) => {
+            Some(format!("  {name} {} instead of {}", describe(new), describe(old)))
+        }
+        (Some(old), None) => Some(format!("  {name} {} is not needed anymore", describe(old))),
+        (None, Some(new)) => Some(format!("  {name} {}", describe(new))),
         (None, None) => None,
     };
     names.into_iter().filter_map(change).collect()
 }
 
-fn told(row: &Row, changes: &[String]) -> String {
+fn describe(row: &Row, changes: &[String]) -> String {
     let Row { name, folder, packages, is_unchanged, .. } = row;
     if *is_unchanged {
         return format!("{name}: {folder} is unchanged, {} package(s)", packages.len());

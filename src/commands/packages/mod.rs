@@ -29,21 +29,21 @@ pub enum PackagesCommand {
         #[arg(long)]
         json: bool,
     },
-    /// List the sets of the configuration and all others that are there, with who uses them
+    /// List the sets of the configuration and all others that are there, with the servers that use them
     Ls {
         /// Print the sets as JSON, with their packages and modules
         #[arg(long)]
         json: bool,
     },
-    /// Remove sets that nobody uses
+    /// Remove sets that are not used
     Rm {
         /// Names of sets, or hashes or their beginnings
         #[arg(required = true, value_name = "SET|HASH")]
         sets: Vec<String>,
     },
-    /// Remove the sets that the configuration does not name and nobody uses, and the caches of the tools
+    /// Remove the sets that the configuration does not name and that are not used, and the caches of the tools
     Prune,
-    /// Resolve sets, and write the versions and hashes into the folder isolator.lock beside the configuration, from
+    /// Resolve sets, and write the versions and hashes into the folder isolator.lock next to the configuration, from
     /// which they are built from then on. A lock that still fits is left as it is
     Lock {
         /// The sets; if none is given, all of the configuration

@@ -28,7 +28,7 @@ pub(super) fn remove(config: &Config, store: &Store, names: &[String]) -> anyhow
             Ok(true) => say(&format!("removed {}, {}", called(&names, set), size(set.bytes)))?,
             Ok(false) => say(&format!("{} was removed meanwhile", called(&names, set)))?,
             Err(StoreError::InUse(_)) => {
-                let by = users::told(store, &set.hash, &users::of(store, &set.hash));
+                let by = users::describe(store, &set.hash, &users::of(store, &set.hash));
                 bail!(
                     "{} is in use by {by}, and was not removed: try again when its programs have ended",
                     called(&names, set)
@@ -40,7 +40,7 @@ pub(super) fn remove(config: &Config, store: &Store, names: &[String]) -> anyhow
     Ok(code)
 }
 
-/// Removes what the configuration does not name and nobody uses.
+/// Removes the sets that the configuration does not name and that are not used.
 pub(super) fn prune(config: &Config, store: &Store) -> anyhow::Result<ExitCode> {
     let mut code = match store.sweep() {
         Ok(()) => ExitCode::SUCCESS,
@@ -60,7 +60,7 @@ pub(super) fn prune(config: &Config, store: &Store) -> anyhow::Result<ExitCode> 
             }
             Ok(false) => {}
             Err(StoreError::InUse(_)) => {
-                let by = users::told(store, &set.hash, &users::of(store, &set.hash));
+                let by = users::describe(store, &set.hash, &users::of(store, &set.hash));
                 complain(&format!("isolator: {} is in use and stays: {by}", called(&names, &set)));
             }
             Err(error) => code = failed(&error),

@@ -45,16 +45,16 @@ fn holders(locks: &str, file: &Path) -> Vec<i32> {
     pid.collect()
 }
 
-/// Those who use a set, in a few words; nothing if nobody does.
-pub(super) fn told(store: &Store, hash: &str, users: &[User]) -> String {
+/// The users of a set, in a few words; empty if there are none.
+pub(super) fn describe(store: &Store, hash: &str, users: &[User]) -> String {
     if users.is_empty() && store.is_held(hash) {
         return "a process that can't be seen from here".to_owned();
     }
-    let told = users.iter().map(|user| match user.program.as_str() {
+    let described = users.iter().map(|user| match user.program.as_str() {
         "" => format!("process {}", user.pid),
         program => format!("{program} ({})", user.pid),
     });
-    told.collect::<Vec<_>>().join(", ")
+    described.collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]

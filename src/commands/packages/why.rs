@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::bail;
 use isolator_pool::engine::preload::Interpreter;
+use isolator_pool::quote::first_of;
 use serde::Serialize;
 
 use crate::commands::packages::choice;
@@ -48,10 +49,8 @@ pub(super) fn why(
     if versions.is_empty() {
         let mut names: Vec<_> = packages.iter().map(|locked| locked.name.as_str()).collect();
         names.dedup();
-        let more = names.len().saturating_sub(MOST_NAMED);
-        names.truncate(MOST_NAMED);
-        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-        bail!("{package} is not in the set {set}, which has {}{more}", names.join(", "));
+        let names = first_of(names.into_iter().map(str::to_owned), MOST_NAMED);
+        bail!("{package} is not in the set {set}, which has {names}");
     }
     let chains = chains(interpreter, &requirements, &packages, &package);
     if json {
@@ -66,7 +65,7 @@ pub(super) fn why(
     Ok(ExitCode::SUCCESS)
 }
 
-/// What a set was made from and what is in it: of the store, or else of its lock.
+/// The requirements and contents of a set: of the store, or else of its lock.
 fn contents(
     config: &Config,
     store: &Store,
@@ -104,7 +103,7 @@ fn chains(
             wants.entry(by).or_default().insert(name);
         }
     }
-    let told = |name: &str| {
+    let describe = |name: &str| {
         let locked = packages.iter().find(|locked| locked.name == name);
         locked.map_or(name.to_owned(), |locked| format!("{name} {}", locked.version))
     };
@@ -114,10 +113,10 @@ fn chains(
         let mut next = VecDeque::from([&*wanted.name]);
         while let Some(name) = next.pop_front() {
             if name == package {
-                let mut chain = vec![told(name)];
+                let mut chain = vec![describe(name)];
                 let mut at = name;
                 while let Some(Some(by)) = before.get(at) {
-                    chain.push(told(by));
+                    chain.push(describe(by));
                     at = by;
                 }
                 chain.push(text.clone());

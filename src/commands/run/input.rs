@@ -11,14 +11,16 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 
 use super::RunArguments;
+use crate::calls::command::CommandError;
+use crate::commands::backend::CallFailure;
 use crate::commands::options::{languages_of, no_language_of, not_a_language};
 use crate::commands::{complain, sent_files};
 use crate::config::Config;
-use crate::request::arguments::{AdditionalFile, Arguments, Encoding, InvalidArgument};
+use crate::request::arguments::{AdditionalFile, Arguments, Encoding};
 use crate::request::options::{option, with_options};
 use crate::request::understand::languages;
 
-/// How long standard input may stay open before it is said that it is waited for.
+/// How long standard input may stay open before a remark says that the command waits for it.
 const SILENT_FOR: Duration = Duration::from_secs(2);
 
 /// The command with its words where they belong: a stored program has no file, so all of them are its arguments.
@@ -120,7 +122,7 @@ fn read_program(file: &Path) -> anyhow::Result<(String, Option<String>)> {
     Ok((code, name))
 }
 
-/// What the program gets on its standard input: all of ours, unless that is a terminal or had the program itself.
+/// The program's standard input: all of ours, unless that is a terminal or had the program itself.
 ///
 /// # Errors
 ///
@@ -132,7 +134,7 @@ pub(super) fn standard_input(config: &Config, command: &RunArguments) -> anyhow:
     let most = config.limits.files().total;
     let is_read = Arc::new(AtomicBool::new(command.quiet));
     let still_reading = Arc::clone(&is_read);
-    // Whoever left a pipe open has to know what is waited for. The thread ends with the process at the latest.
+    // A user that left a pipe open has to know what the command waits for. The thread ends with the process at the latest.
     std::thread::spawn(move || {
         std::thread::sleep(SILENT_FOR);
         if !still_reading.load(Ordering::Relaxed) {
@@ -159,7 +161,9 @@ fn language_of(config: &Config, name: &str) -> anyhow::Result<String> {
         .ok_or_else(|| anyhow!("{}", no_language_of(name, config)))
 }
 
-fn additional_file((filename, content): (String, Vec<u8>)) -> AdditionalFile {
+pub(in crate::commands) fn additional_file(
+    (filename, content): (String, Vec<u8>),
+) -> AdditionalFile {
     AdditionalFile {
         append: false,
         filename,
@@ -168,9 +172,9 @@ fn additional_file((filename, content): (String, Vec<u8>)) -> AdditionalFile {
     }
 }
 
-/// What the parts of a call are called on the command line.
+/// The names of the parts of a call on the command line.
 #[derive(Debug)]
-pub(super) struct Names {
+pub(in crate::commands) struct Names {
     program: String,
     /// For each additional file, the option that brought it.
     files: Vec<String>,
@@ -182,27 +186,41 @@ impl Names {
         Self { program: file.unwrap_or_default(), files: Vec::new() }
     }
 
-    /// An error of an argument, in the words of the command line.
-    pub(super) fn explain(&self, error: &InvalidArgument) -> anyhow::Error {
-        let InvalidArgument { field, message } = error;
+    /// The files that come with a session.
+    pub(in crate::commands) fn of_files(files: Vec<String>) -> Self {
+        Self { program: String::new(), files }
+    }
+
+    /// An error in the words of the command line.
+    pub(in crate::commands) fn explain(&self, error: CallFailure) -> anyhow::Error {
+        match error {
+            CallFailure::Command(CommandError::Invalid { field, message }) => {
+                anyhow!("{}: {}", self.name_of(&field), with_options(&message))
+            }
+            error => error.into(),
+        }
+    }
+
+    /// The name of an argument on the command line.
+    fn name_of(&self, field: &str) -> String {
         let index = || field.split(['[', ']']).nth(1).and_then(|index| index.parse::<usize>().ok());
-        let name = match field.split(['.', '[']).next().unwrap_or_default() {
+        match field.split(['.', '[']).next().unwrap_or_default() {
             "entrypoint_code" | "entrypoint_filename" => self.program.clone(),
             "env" => format!("--env {}", field.trim_start_matches("env.")),
             "args" => format!("argument {} of the program", index().unwrap_or_default() + 1),
-            "additional_files" => match index().and_then(|index| self.files.get(index)) {
+            "additional_files" | "files" => match index().and_then(|index| self.files.get(index)) {
                 Some(file) => format!("--file {file}"),
                 None => "--file".to_owned(),
             },
             other => option(other).unwrap_or(other).to_owned(),
-        };
-        anyhow!("{name}: {}", with_options(message))
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::request::arguments::InvalidArgument;
 
     #[test]
     fn an_error_names_the_flag() {
@@ -223,8 +241,8 @@ mod tests {
             ),
             ("entrypoint_filename", "is no name", "a.py: is no name"),
         ] {
-            let error = InvalidArgument::new(field, message);
-            assert_eq!(names.explain(&error).to_string(), expected);
+            let error = CommandError::from(InvalidArgument::new(field, message));
+            assert_eq!(names.explain(error.into()).to_string(), expected);
         }
     }
 

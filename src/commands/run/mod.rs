@@ -3,7 +3,6 @@
 pub(super) mod input;
 mod local;
 mod output;
-mod remote;
 
 use crate::commands::options::mebibytes;
 use clap::Args;
@@ -11,15 +10,17 @@ use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
 
-use crate::calls::finished::{Finished, Wanted};
+use anyhow::bail;
+
+use crate::calls::command::{CommandAnswer, CommandCall, Finished, RunOptions};
 use crate::commands::Work;
+use crate::commands::backend::Backend;
 use crate::commands::server::{Server, ServerOptions};
 use crate::commands::signals::{stop_signal, stopped_by};
 use crate::config::Config;
 use crate::request::arguments::Arguments;
 
 use input::Names;
-use local::Program;
 use output::Output;
 
 /// Arguments of `isolator run`.
@@ -73,6 +74,22 @@ pub struct RunArguments {
     pub args: Vec<String>,
 }
 
+/// A program, and how it is run.
+struct Program {
+    /// The arguments of the call.
+    arguments: Arguments,
+    /// The parts that are no arguments.
+    options: RunOptions,
+    /// The names of the arguments on the command line.
+    names: Names,
+}
+
+impl Program {
+    fn call(arguments: Arguments, options: RunOptions) -> CommandCall {
+        CommandCall::Run(Box::new(arguments), options)
+    }
+}
+
 /// Runs the program, and passes on its output and its exit code.
 pub fn run(config: Config, command: RunArguments) -> Work {
     Box::pin(async move {
@@ -82,17 +99,17 @@ pub fn run(config: Config, command: RunArguments) -> Work {
         let stdin = input::standard_input(&config, &command)?;
         let servers = Server::candidates(&command.server, &config)?;
         let (arguments, names) = input::arguments(&config, command)?;
-        let wanted = Wanted { files: output.wants_files(), stdin, max_wait_ms: None };
+        let options = RunOptions { files: output.wants_files(), stdin, max_wait_ms: None };
+        let program = Program { arguments, options, names };
         let mut stop_signal = pin!(stop_signal()?);
         let finished = tokio::select! {
-            finished = through_server(&servers, &arguments, &wanted, &names) => finished?,
+            finished = through_server(&servers, &program) => finished?,
             signal = &mut stop_signal => return Ok(stopped_by(signal)),
         };
         if let Some(finished) = finished {
             return output.pass_on(&finished, &config);
         }
-        let program = Program { arguments, wanted, names, is_quiet: output.is_quiet() };
-        match local::execute(&config, program, stop_signal).await? {
+        match local::execute(&config, program, output.is_quiet(), stop_signal).await? {
             Ok(finished) => output.pass_on(&finished, &config),
             Err(signal) => Ok(stopped_by(signal)),
         }
@@ -100,20 +117,28 @@ pub fn run(config: Config, command: RunArguments) -> Work {
 }
 
 /// Runs the program in the first of the servers that takes it. Returns nothing if none does, and the command can do without.
-async fn through_server(
-    servers: &[Server],
-    arguments: &Arguments,
-    wanted: &Wanted,
-    names: &Names,
-) -> anyhow::Result<Option<Finished>> {
+async fn through_server(servers: &[Server], program: &Program) -> anyhow::Result<Option<Finished>> {
     for server in servers {
-        match remote::execute(server, arguments, wanted, names).await? {
-            Some(finished) => {
+        let Program { arguments, options, names } = program;
+        let options = RunOptions { max_wait_ms: server.max_packages_wait_ms(), ..options.clone() };
+        let call = Program::call(arguments.clone(), options);
+        match Backend::Server(server).call(call, None).await {
+            Ok(answer) => {
                 tracing::info!("the program ran in {}", server.name());
-                return Ok(Some(finished));
+                return finished(answer).map(Some);
             }
-            None => tracing::info!("{} did not run the program", server.name()),
+            Err(error) if error.is_before_run() && !server.is_chosen => {
+                tracing::info!(%error, "{} did not run the program", server.name());
+            }
+            Err(error) => return Err(names.explain(error.at(server))),
         }
     }
     Ok(None)
+}
+
+fn finished(answer: CommandAnswer) -> anyhow::Result<Finished> {
+    match answer {
+        CommandAnswer::Finished(finished) => Ok(*finished),
+        other => bail!("the answer is not that of a program: {other:?}"),
+    }
 }

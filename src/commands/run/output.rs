@@ -1,4 +1,4 @@
-//! What comes back from a run: output, exit code, and the files that the program left.
+//! The result of a run: output, exit code, and the files that the program left.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -6,11 +6,11 @@ use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
-use isolator_pool::quote::quoted;
+use isolator_pool::quote::{first_of, quoted};
 use isolator_pool::run::output::Stream;
 
 use super::RunArguments;
-use crate::calls::finished::{Content, Finished, FinishedFile};
+use crate::calls::command::{Bytes, Finished, FinishedFile};
 use crate::commands::program_output::ProgramOutput;
 use crate::commands::{complain, print, print_to_stderr, say};
 use crate::config::Config;
@@ -88,7 +88,7 @@ impl Output {
     fn keep(&self, folder: &Path, files: &[FinishedFile], config: &Config) -> anyhow::Result<()> {
         std::fs::create_dir_all(folder).with_context(|| format!("--out {}", folder.display()))?;
         for FinishedFile { path, size, content } in files {
-            let Some(Content(content)) = content else {
+            let Some(Bytes(content)) = content else {
                 complain(&format!(
                     "isolator: {} was not kept: it has {size} bytes, and all files together can have {} \
                      (results.maxFilesKB)",
@@ -120,12 +120,9 @@ fn write_new(path: &Path, content: &[u8]) -> std::io::Result<()> {
 }
 
 fn not_kept(files: &[FinishedFile]) -> String {
-    let mut names: Vec<_> = files.iter().take(MAX_NAMED).map(|file| quoted(&file.path)).collect();
-    if files.len() > MAX_NAMED {
-        names.push(format!("{} more", files.len() - MAX_NAMED));
-    }
+    let names = files.iter().map(|file| quoted(&file.path));
     format!(
         "isolator: the program left {}, which is gone with its sandbox; --out FOLDER keeps files",
-        names.join(", ")
+        first_of(names, MAX_NAMED)
     )
 }

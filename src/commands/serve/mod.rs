@@ -58,7 +58,7 @@ pub struct ServeArguments {
 /// How long running programs can go on when the host stops the server: it hardly waits for their answers.
 const DRAIN: Duration = Duration::from_secs(2);
 
-/// How long what the host has asked for can take after the end of the input, while somebody reads the answers.
+/// How long the calls of the host can take after the end of the input, while the host still reads the answers.
 const FINISH: Duration = Duration::from_secs(10);
 
 /// How long sending the last answers can take once everything is removed.
@@ -72,8 +72,7 @@ const ON_A_TERMINAL: &str =
   isolator serve --http 8000  serves clients that connect to http://127.0.0.1:8000/mcp
   isolator run FILE           runs a program";
 
-/// Serves until it is told to stop, then removes everything. `load` loads the configuration, now and whenever it is to be loaded
-/// again.
+/// Serves until a signal or the host stops it, then removes everything. `load` loads the configuration, now and at each reload.
 pub fn serve(
     load: impl Fn() -> anyhow::Result<Config> + Send + Sync + 'static,
     arguments: ServeArguments,
@@ -134,7 +133,7 @@ async fn start(
     let reloading = Reloading {
         load,
         server: server.clone(),
-        access,
+        access: access.into_iter().collect(),
         operators: admin.map(Admin::operators),
         store,
         reloads: Arc::default(),
@@ -155,7 +154,7 @@ impl Started {
 
     /// Whether it can serve calls. `draining` is cancelled when it takes no more.
     fn health(&self, draining: &CancellationToken) -> Health {
-        let access = self.reloading.access.clone();
+        let access = self.reloading.access.first().cloned();
         Health::new(self.server.clone(), draining.clone(), access)
     }
 }
@@ -173,7 +172,8 @@ async fn serve_host(config: Config, load: Load, has_socket: bool) -> anyhow::Res
     let draining = CancellationToken::new();
     let _admin = started.listen(admin, &started.health(&draining));
     let local = has_socket.then(|| Local::start(&started.server)).flatten();
-    let Started { app, server, reloading, asked, .. } = started;
+    let Started { app, server, mut reloading, asked, .. } = started;
+    reloading.access.extend(local.as_ref().map(Local::access));
     let own = server.clone();
     let mut stop_signal = std::pin::pin!(async {
         tokio::select! {
@@ -277,6 +277,7 @@ async fn serve_clients(
         move || drop(health.not_ready())
     };
     let Started { app, server, mut reloading, asked, .. } = started;
+    reloading.access.extend(local.as_ref().map(Local::access));
     reloading.service = Some(Arc::clone(&service));
     let (own, config) = (server.clone(), server.setup().config);
     let mut serving = std::pin::pin!(http.serve(server, health, &config, ending.clone()));

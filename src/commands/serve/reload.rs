@@ -1,7 +1,7 @@
 //! Another configuration while the server runs, when SIGHUP or an operator asks for it.
 //!
 //! All that can fail is done before anything changes: the file is checked, files that it names are opened, and new pools are
-//! filled beside the old ones. Then requests that begin get the new configuration, and those that have begun end with theirs.
+//! filled next to the old ones. Then requests that begin get the new configuration, and those that have begun end with theirs.
 
 use std::fs::File;
 use std::path::Path;
@@ -15,9 +15,9 @@ use serde_json::Value;
 use crate::app::{PoolFill, package_store, pool_specs};
 use crate::audit::Audit;
 use crate::calls::Setup;
+use crate::commands::describe;
 use crate::commands::notify::Service;
 use crate::commands::signals::HangUps;
-use crate::commands::told;
 use crate::config::Config;
 use crate::log;
 use crate::mcp::server::Server;
@@ -33,23 +33,24 @@ const FILL_TIMEOUT: Duration = Duration::from_secs(30);
 /// Loads the configuration.
 pub(super) type Load = Arc<dyn Fn() -> anyhow::Result<Config> + Send + Sync>;
 
-/// What reloads change.
+/// The parts of a server that reloads change.
 pub(super) struct Reloading {
     pub(super) load: Load,
     pub(super) server: Server,
-    /// Who can call, if clients come over HTTP.
-    pub(super) access: Option<Access>,
-    /// Who is answered as an operator, if anybody is.
+    /// The clients that can call, for each listener.
+    pub(super) access: Vec<Access>,
+    /// The operators that can call, if there is a listener for them.
     pub(super) operators: Option<Operators>,
     /// The sets of packages on disk, if they were ever used.
     pub(super) store: Option<Store>,
     pub(super) reloads: Arc<Reloads>,
-    /// What a service manager is told of, if it may have started this server.
+    /// The service manager, if it may have started this server.
     pub(super) service: Option<Arc<Service>>,
 }
 
 impl Reloading {
-    /// Loads the configuration whenever SIGHUP comes or somebody asks. However often that was meanwhile, it is once more.
+    /// Loads the configuration whenever SIGHUP comes or an operator asks. All requests that come meanwhile are answered by one more
+    /// reload.
     /// Returns with the number of the signal if that came because the terminal of the server is gone.
     pub(super) async fn run(mut self, mut hang_ups: HangUps, mut asked: Asked) -> i32 {
         let had_terminal = has_terminal();
@@ -69,7 +70,7 @@ impl Reloading {
             if let Some(service) = &self.service {
                 service.reloading();
             }
-            let ended = self.reload().await.map_err(|error| told(&error));
+            let ended = self.reload().await.map_err(|error| describe(&error));
             self.reloads.ended(&ended);
             if let Some(service) = &self.service {
                 service.reloaded(ended.is_ok());
@@ -96,7 +97,7 @@ impl Reloading {
                 }
             };
             for sender in waiting {
-                // Who has gone away needs no answer.
+                // An operator that has gone away needs no answer.
                 let _ = sender.send(answer.clone());
             }
         }
@@ -105,13 +106,14 @@ impl Reloading {
     /// Loads the configuration and puts it into effect. If that fails, or the future is dropped, nothing has changed.
     async fn reload(&mut self) -> anyhow::Result<Reloaded> {
         let Setup { config: old, pools: old_pools, packages, audit, traces } = self.server.setup();
-        // Whatever becomes of the rest, its file may have been moved away.
+        // Even if the rest fails: its file may have been moved away.
         audit.reopen();
         let load = Arc::clone(&self.load);
         let mut config = tokio::task::spawn_blocking(move || load()).await??;
         same_file(old.file.as_deref(), config.file.as_deref())?;
         let needs_restart = keep_what_needs_a_restart(&old, &mut config);
-        let rules = self.access.as_ref().map(|it| it.rules(&config)).transpose()?;
+        let rules = self.access.iter().map(|access| access.rules(&config));
+        let rules = rules.collect::<anyhow::Result<Vec<_>>>()?;
         let guard = self.operators.as_ref().map(|it| it.guard(&config)).transpose()?;
         let audit = match config.audit == old.audit {
             true => audit,
@@ -142,7 +144,7 @@ impl Reloading {
         };
         self.server.reconfigure(setup);
         pools.take_over(&old_pools);
-        if let (Some(access), Some(rules)) = (&self.access, rules) {
+        for (access, rules) in self.access.iter().zip(rules) {
             access.set(rules, &config);
         }
         if let (Some(operators), Some(guard)) = (&self.operators, guard) {
@@ -157,8 +159,8 @@ impl Reloading {
     }
 }
 
-/// Refuses a configuration from another place: the file of this server may be gone for a moment, and without it everybody could be
-/// let in. A server that had none can get one.
+/// Refuses a configuration from another place: the file of this server may be gone for a moment, and without it every client could
+/// call. A server that had none can get one.
 fn same_file(old: Option<&Path>, new: Option<&Path>) -> anyhow::Result<()> {
     match (old, new) {
         (Some(old), None) => {
@@ -184,7 +186,7 @@ fn is_in(key: &str, keys: &[String]) -> bool {
     keys.iter().any(|other| other == key)
 }
 
-/// Sets back what a server can't change while it runs. Returns the keys of what was to be different.
+/// Sets back the keys that a server can't change while it runs. Returns those that would have changed.
 fn keep_what_needs_a_restart(old: &Config, new: &mut Config) -> Vec<String> {
     let mut kept = Vec::new();
     macro_rules! keep {

@@ -86,7 +86,7 @@ impl<R: BufRead> Cells<R> {
     }
 }
 
-/// What follows the mark on a line that separates cells; `None` if it is another line. Programs that were notebooks also have
+/// The title on a line that separates cells; `None` if it is another line. Programs that were notebooks also have
 /// lines such as `# %%time`, which belong to their cell.
 fn title(line: &str, interpreter: Option<Interpreter>) -> Option<&str> {
     let marks: &[&str] = match interpreter {

@@ -1,27 +1,30 @@
 //! Runs cells and commands in a session, and shows what comes of them.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use isolator_pool::engine::limits::ByteSize;
-use isolator_pool::pool::admission::Client;
-use isolator_pool::pool::session::{
-    CellOutcome, CellRequest, CellRun, EndReason, NoCheckpoint, Session, SessionError,
-};
-use isolator_pool::run::output::{Stream, Watch};
-use isolator_pool::run::workspace::Workspace;
-use tokio::sync::{mpsc, oneshot};
+use isolator_pool::engine::preload::Interpreter;
+use isolator_pool::pool::session::NoCheckpoint;
+use isolator_pool::run::output::Stream;
+use tokio::sync::mpsc;
 
 use super::directive::{self, Typed};
 use super::json;
 use super::screen::{Screen, columns};
-use super::setup::{Pending, Setup};
+use super::setup::Setup;
 use super::shown::Gallery;
+use crate::calls::command::{
+    Bytes, CellOptions, CommandAnswer, CommandCall, CommandError, Killed, OpenedSession, Piece,
+    SessionLimits,
+};
+use crate::commands::backend::{Backend, CallFailure};
+use crate::commands::server::OnPiece;
 use crate::commands::signals::Interrupts;
 use crate::config::Config;
 use crate::duration;
-use crate::policy::SourceFile;
+use crate::request::arguments::{Arguments, OneSession, RewindSession, RunCommand};
 use crate::request::options::with_options;
-use crate::request::pack::{self, refuse_more_than_memory};
 
 mod files;
 mod show;
@@ -46,7 +49,7 @@ pub(super) struct Style {
     pub(super) keeps_going: bool,
 }
 
-/// What a cell or a command means for the ones after it, with the exit code.
+/// The consequence of a cell or a command for the ones after it, with the exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum After {
     Fine,
@@ -55,80 +58,70 @@ pub(super) enum After {
     Over(i32),
 }
 
-/// What became of something that was run.
+/// The end of something that was run.
 enum Ran {
-    Outcome(Box<CellOutcome>),
-    Failed(SessionError),
-    /// The user did not want to wait for its end, of which is told here. If it did not begin, nothing is.
-    Killed(oneshot::Receiver<Killed>),
+    Answer(CommandAnswer),
+    Failed(CallFailure),
+    /// The user has pressed Ctrl-C once more while it was killed.
+    Abandoned,
 }
 
-/// What became of something that was killed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Killed {
-    /// It did not run.
-    Nothing,
-    /// The session goes on, but so many of its cells were undone.
-    Cell { number: u32, undone: u32 },
-    /// The session has ended with it.
-    Session,
-}
-
-impl Killed {
-    fn of(ran: &Result<CellOutcome, SessionError>) -> Self {
-        match ran {
-            Ok(cell) if cell.is_alive => Self::Cell { number: cell.cell, undone: cell.undone },
-            Ok(_) | Err(SessionError::Ended(_)) => Self::Session,
-            Err(_) => Self::Nothing,
-        }
-    }
+/// Output that was passed on while a cell ran, in bytes.
+#[derive(Debug, Clone, Copy, Default)]
+struct Followed {
+    stdout: usize,
+    stderr: usize,
 }
 
 /// A session with its user.
 pub(super) struct Console<'a> {
     config: &'a Config,
     setup: &'a Setup,
-    session: Session,
+    backend: Backend<'a>,
+    opened: OpenedSession,
     pub(super) screen: Screen,
     gallery: Gallery,
     interrupts: Interrupts,
-    pending: Pending,
     /// Names of all files that were sent.
     sent: Vec<String>,
     style: Style,
     /// Cells so far.
     cells: u32,
+    followed: Followed,
     /// Why there was no checkpoint, as it was said last.
     no_checkpoint: Option<NoCheckpoint>,
 }
 
 impl<'a> Console<'a> {
+    /// For a session that was opened with these files.
     pub(super) fn new(
         config: &'a Config,
         setup: &'a Setup,
-        session: Session,
-        pending: Pending,
+        backend: Backend<'a>,
+        opened: OpenedSession,
+        sent: Vec<String>,
         interrupts: Interrupts,
         style: Style,
     ) -> Self {
         Self {
             config,
             setup,
-            session,
+            backend,
+            opened,
             screen: Screen::new(),
             gallery: Gallery::default(),
             interrupts,
-            pending,
-            sent: Vec::new(),
+            sent,
             style,
             cells: 0,
+            followed: Followed::default(),
             no_checkpoint: None,
         }
     }
 
-    /// What the interpreter says it is.
+    /// The name and version of the interpreter.
     pub(super) fn interpreter(&self) -> Option<&str> {
-        self.session.opened().interpreter.as_deref()
+        self.opened.interpreter.as_deref()
     }
 
     /// The number of the next cell.
@@ -188,15 +181,18 @@ impl<'a> Console<'a> {
         match done {
             Ok(after) => Ok(after),
             Err(error) => {
-                self.screen.remark(&crate::commands::told(&error)).await?;
+                self.screen.remark(&crate::commands::describe(&error)).await?;
                 Ok(After::Failed(1))
             }
         }
     }
 
     fn has_blocks(&self) -> bool {
-        use isolator_pool::engine::preload::Interpreter;
         self.setup.language.kernel == Some(Interpreter::Python)
+    }
+
+    fn session(&self) -> Option<String> {
+        Some(self.opened.session.clone())
     }
 
     /// Runs a cell of code.
@@ -205,148 +201,140 @@ impl<'a> Console<'a> {
     ///
     /// When the output can't be written.
     pub(super) async fn run_code(&mut self, code: String) -> anyhow::Result<After> {
-        let number = self.next_cell();
-        let language = &self.setup.language;
-        let mut unchecked = self.pending.unchecked.clone();
-        if self.config.policies.apply_to(&language.name) {
-            let (name, content) = (self.setup.cell_name(number), code.clone().into_bytes());
-            unchecked.insert(0, SourceFile { name, content, is_entrypoint: true });
-        }
-        let checked = self.config.policies.check(&language.name, unchecked, &Client::Host).await;
-        let found = match checked {
-            Ok(found) => found,
-            Err(error) => return self.not_run("error", &error.to_string()).await,
+        let Setup { language, timeout, .. } = self.setup;
+        let name = self.setup.cell_name(self.next_cell());
+        let arguments = Arguments {
+            session: self.session(),
+            entrypoint_code: Some(code),
+            // Cells of JavaScript and TypeScript differ in it.
+            entrypoint_filename: (language.kernel == Some(Interpreter::Node)).then(|| name.clone()),
+            timeout: timeout.clone(),
+            ..Arguments::default()
         };
-        if !found.is_empty() {
-            let name = &language.name;
-            let why =
-                format!("the policy for {name} forbids something, so it was not run:\n{found}");
-            return self.not_run("refused", &why).await;
-        }
-        let (run, input) = if language.kernel.is_some() {
-            let columns = self.style.is_interactive.then(columns);
-            let run = CellRun::Code { typescript: self.setup.typescript, columns };
-            (run, code.into_bytes())
-        } else {
-            let file = &language.default_file;
-            if let Err(error) = self.pending.files.add(file, code.into_bytes()) {
-                return self.not_run("error", &error.to_string()).await;
-            }
-            let sent = self.sent.iter().chain(&self.pending.names).cloned();
-            let names: Vec<_> = std::iter::once(file.clone()).chain(sent).collect();
-            let sources = pack::sources(&names, language);
-            let argv = language.argv(file, &sources, self.setup.resources.memory);
-            (self.program(argv), Vec::new())
+        let options = CellOptions {
+            columns: self.style.is_interactive.then(columns),
+            name: language.kernel.is_some().then_some(name),
+            sent: self.sent.clone(),
         };
-        self.run(run, input).await
+        self.run(CommandCall::Cell(Box::new(arguments), options)).await
     }
 
     /// Runs a command in a shell of the sandbox.
     async fn run_command(&mut self, command: String) -> anyhow::Result<After> {
-        let run = self.program(vec!["sh".to_owned(), "-c".to_owned(), command]);
-        self.run(run, Vec::new()).await
+        let arguments = RunCommand {
+            session: self.session(),
+            command: Some(command),
+            timeout: self.setup.timeout.clone(),
+            ..RunCommand::default()
+        };
+        self.run(CommandCall::Shell(Box::new(arguments))).await
     }
 
-    fn program(&self, argv: Vec<String>) -> CellRun {
-        CellRun::Program { argv, env: self.setup.language.env.clone(), cwd: String::new() }
-    }
-
-    async fn run(&mut self, run: CellRun, input: Vec<u8>) -> anyhow::Result<After> {
-        let workspace = self.take_pending();
-        let memory = self.setup.resources.memory;
-        if let Err(error) = refuse_more_than_memory(&workspace, &input, memory) {
-            return self.not_run("error", &with_options(&error.message)).await;
-        }
-        match self.drive(run, workspace, input).await? {
-            Ran::Outcome(outcome) => self.show(&outcome).await,
-            Ran::Killed(ended) => self.after_kill(ended).await,
-            Ran::Failed(SessionError::Ended(reason)) => self.over(&reason).await,
-            Ran::Failed(error) => self.not_run("error", &error.to_string()).await,
+    async fn run(&mut self, call: CommandCall) -> anyhow::Result<After> {
+        match self.drive(call).await? {
+            Ran::Answer(CommandAnswer::Step(step)) => self.show(*step).await,
+            ran => self.not_finished(ran).await,
         }
     }
 
-    fn take_pending(&mut self) -> Workspace {
-        let pending = std::mem::replace(&mut self.pending, Pending::new(self.config));
-        self.sent.extend(pending.names);
-        self.sent.sort();
-        self.sent.dedup();
-        pending.files.build()
+    /// Tells why something that was run has no end of its own.
+    async fn not_finished(&mut self, ran: Ran) -> anyhow::Result<After> {
+        match ran {
+            Ran::Answer(CommandAnswer::Killed(killed)) => self.after_kill(killed).await,
+            Ran::Answer(CommandAnswer::SessionGone { why, is_by_program }) => {
+                self.over(&why, is_by_program).await
+            }
+            Ran::Answer(other) => {
+                self.not_run("error", &format!("this is an unexpected answer: {other:?}")).await
+            }
+            Ran::Failed(error) => {
+                let status = match &error {
+                    CallFailure::Command(CommandError::Refused { .. }) => "refused",
+                    CallFailure::Command(_) | CallFailure::Request(_) => "error",
+                };
+                self.not_run(status, &explain(error)).await
+            }
+            Ran::Abandoned => Ok(After::Over(INTERRUPTED)),
+        }
     }
 
     /// Runs something, passes on what it prints, and lets Ctrl-C interrupt it.
-    async fn drive(
-        &mut self,
-        run: CellRun,
-        workspace: Workspace,
-        input: Vec<u8>,
-    ) -> anyhow::Result<Ran> {
+    async fn drive(&mut self, call: CommandCall) -> anyhow::Result<Ran> {
         let (printing, mut printed) = mpsc::unbounded_channel();
-        let watch = (!self.style.is_json).then(|| {
-            // Nobody reads it anymore once the cell was killed.
-            Watch::new(move |stream, bytes| drop(printing.send((stream, bytes.to_vec()))))
-        });
-        let request = CellRequest {
-            run,
-            workspace,
-            appended: Vec::new(),
-            input,
-            timeout: self.setup.timeout,
-            output: self.config.output_with_kept(),
-            shown: self.config.results.files.as_bytes(),
-            files: None,
-            watch,
+        let on_piece: Option<Arc<OnPiece>> = if self.style.is_json {
+            None
+        } else {
+            // It is not read anymore once the cell was killed.
+            Some(Arc::new(move |piece| drop(printing.send(piece))))
         };
-        let (ending, ended) = oneshot::channel();
-        let done = move |ran: &Result<CellOutcome, SessionError>| {
-            // Nobody waits for it if the cell was not killed.
-            let _ = ending.send(Killed::of(ran));
-        };
-        let Self { session, screen, interrupts, .. } = self;
-        interrupts.forget();
-        let mut running = Box::pin(session.run(request, done));
+        self.followed = Followed::default();
+        self.interrupts.forget();
+        let backend = self.backend;
+        let mut running = Box::pin(backend.call(call, on_piece));
         let mut last: Option<Instant> = None;
         let ran = loop {
             tokio::select! {
                 biased;
-                Some((stream, bytes)) = printed.recv() => screen.pass_on(stream, &bytes).await?,
+                Some(piece) = printed.recv() => self.pass_on(piece).await?,
                 ran = &mut running => break ran,
-                () = interrupts.next() => {
+                () = self.interrupts.next() => {
+                    let one = OneSession { session: self.session() };
                     let is_second = last.is_some_and(|at| at.elapsed() < SECOND_WITHIN);
-                    if is_second || !session.interrupt() {
-                        return Ok(Ran::Killed(ended));
+                    if !is_second && self.has_stopped(CommandCall::Interrupt(one.clone())).await {
+                        last = Some(Instant::now());
+                        continue;
                     }
-                    last = Some(Instant::now());
+                    if self.has_stopped(CommandCall::Kill(one)).await {
+                        tokio::select! {
+                            ran = running => break ran,
+                            () = self.interrupts.next() => return Ok(Ran::Abandoned),
+                        }
+                    }
+                    return Ok(Ran::Answer(CommandAnswer::Killed(Killed::Nothing)));
                 }
             }
         };
-        while let Ok((stream, bytes)) = printed.try_recv() {
-            screen.pass_on(stream, &bytes).await?;
+        while let Ok(piece) = printed.try_recv() {
+            self.pass_on(piece).await?;
         }
         Ok(match ran {
-            Ok(outcome) => {
-                self.cells = outcome.cell;
-                Ran::Outcome(Box::new(outcome))
-            }
+            Ok(answer) => Ran::Answer(answer),
             Err(error) => Ran::Failed(error),
         })
     }
 
+    /// Interrupts or kills what runs. Returns whether something did. Ctrl-C ends the wait for an answer.
+    async fn has_stopped(&mut self, call: CommandCall) -> bool {
+        tokio::select! {
+            answer = self.backend.call(call, None) => {
+                matches!(answer, Ok(CommandAnswer::Interrupted(true)))
+            }
+            () = self.interrupts.next() => false,
+        }
+    }
+
+    async fn pass_on(&mut self, piece: Piece) -> anyhow::Result<()> {
+        match piece {
+            Piece::Stdout(Bytes(bytes)) => {
+                self.followed.stdout += bytes.len();
+                self.screen.pass_on(Stream::Stdout, &bytes).await
+            }
+            Piece::Stderr(Bytes(bytes)) => {
+                self.followed.stderr += bytes.len();
+                self.screen.pass_on(Stream::Stderr, &bytes).await
+            }
+            Piece::Step(_) => Ok(()),
+        }
+    }
+
     /// Tells that something did not run.
     async fn not_run(&mut self, status: &str, why: &str) -> anyhow::Result<After> {
-        if self.style.is_json {
-            self.screen.line(&json::not_run(self.next_cell(), status, why, true)?).await?;
-        } else {
-            self.screen.remark(why).await?;
-        }
+        self.tell(self.next_cell(), status, why, true).await?;
         Ok(After::Failed(FAILED))
     }
 
-    /// Waits for the end of a cell that is killed, and tells what became of the session.
-    async fn after_kill(&mut self, ended: oneshot::Receiver<Killed>) -> anyhow::Result<After> {
-        let killed = tokio::select! {
-            killed = ended => killed.unwrap_or(Killed::Nothing),
-            () = self.interrupts.next() => return Ok(After::Over(INTERRUPTED)),
-        };
+    /// Tells what became of the session after a cell was killed.
+    async fn after_kill(&mut self, killed: Killed) -> anyhow::Result<After> {
         let (number, why) = match killed {
             Killed::Nothing => (self.next_cell(), "it was cancelled before it began".to_owned()),
             Killed::Cell { number, undone } => {
@@ -358,11 +346,7 @@ impl<'a> Console<'a> {
                 return self.over_because(why, INTERRUPTED).await;
             }
         };
-        if self.style.is_json {
-            self.screen.line(&json::not_run(number, "killed", &why, true)?).await?;
-        } else {
-            self.screen.remark(&why).await?;
-        }
+        self.tell(number, "killed", &why, true).await?;
         Ok(if self.style.is_interactive {
             After::Failed(INTERRUPTED)
         } else {
@@ -371,61 +355,75 @@ impl<'a> Console<'a> {
     }
 
     /// Tells that the session is gone.
-    async fn over(&mut self, reason: &EndReason) -> anyhow::Result<After> {
-        let code = match reason {
-            EndReason::ByProgram(_) => KILLED,
-            EndReason::Closed | EndReason::Lost(_) | EndReason::ServerStops => FAILED,
-        };
-        self.over_because(&format!("the session has ended: {reason}"), code).await
+    async fn over(&mut self, why: &str, is_by_program: bool) -> anyhow::Result<After> {
+        let code = if is_by_program { KILLED } else { FAILED };
+        self.over_because(&format!("the session has ended: {why}"), code).await
     }
 
     async fn over_because(&mut self, why: &str, code: i32) -> anyhow::Result<After> {
-        if self.style.is_json {
-            self.screen.line(&json::not_run(self.next_cell(), "killed", why, false)?).await?;
-        } else {
-            self.screen.remark(why).await?;
-        }
+        self.tell(self.next_cell(), "killed", why, false).await?;
         Ok(After::Over(code))
     }
 
+    async fn tell(
+        &mut self,
+        cell: u32,
+        status: &str,
+        why: &str,
+        is_alive: bool,
+    ) -> anyhow::Result<()> {
+        match self.style.is_json {
+            true => self.screen.line(&json::not_run(cell, status, why, is_alive)?).await,
+            false => self.screen.remark(why).await,
+        }
+    }
+
     async fn rewind(&mut self, cells: u32) -> anyhow::Result<After> {
-        let (undone, left) = match self.session.rewind(cells, |_| {}).await {
-            Ok(rewound) => rewound,
-            Err(SessionError::Ended(reason)) => return self.over(&reason).await,
-            Err(error) => return Err(error.into()),
-        };
-        if undone == 0 && !self.has_blocks() {
-            anyhow::bail!("only sessions in Python have checkpoints to go back to");
+        let arguments = RewindSession { session: self.session(), cells: Some(cells.into()) };
+        match self.backend.call(CommandCall::Rewind(arguments), None).await {
+            Ok(CommandAnswer::Rewound { undone, left }) => {
+                let text =
+                    format!("undid {}; {} more can be undone", cells_of(undone), cells_of(left));
+                self.screen.say(Stream::Stdout, &text).await?;
+                Ok(After::Fine)
+            }
+            Ok(CommandAnswer::SessionGone { why, is_by_program }) => {
+                self.over(&why, is_by_program).await
+            }
+            Ok(other) => anyhow::bail!("this is an unexpected answer: {other:?}"),
+            Err(error) => anyhow::bail!(explain(error)),
         }
-        if undone == 0 {
-            anyhow::bail!(
-                "there is no checkpoint before that cell: {} can be undone",
-                cells_of(left)
-            );
-        }
-        let text = format!("undid {}; {} more can be undone", cells_of(undone), cells_of(left));
-        self.screen.say(Stream::Stdout, &text).await?;
-        Ok(After::Fine)
     }
 
     fn limits(&self) -> String {
-        let Setup { language, timeout, resources, .. } = self.setup;
-        let limits = language.sandbox.limits;
-        let cores = resources.cpu.as_cores();
-        let output = self.config.output_with_kept();
+        let SessionLimits {
+            timeout_ms,
+            output,
+            memory,
+            cpus,
+            processes,
+            workspace,
+            files,
+            checkpoints,
+        } = self.opened.limits;
         format!(
             "a cell: {} of run time (--timeout); output of {} is shown\n\
-             the session: {} of memory with its files (--memory), {cores} cores (--cpus), {} processes and threads\n\
-             its files: {} and {} files\n\
-             what can be undone: {} cells at most",
-            duration::shown(*timeout),
-            rounded((output.head + output.tail) as u64),
-            resources.memory,
-            limits.pids,
-            limits.workspace,
-            limits.inodes,
-            if self.has_blocks() { self.config.sessions.checkpoints } else { 0 },
+             the session: {} of memory with its files (--memory), {cpus} cores (--cpus), {processes} processes and threads\n\
+             its files: {} and {files} files\n\
+             what can be undone: {checkpoints} cells at most",
+            duration::shown(Duration::from_millis(timeout_ms)),
+            rounded(output),
+            ByteSize::bytes(memory),
+            ByteSize::bytes(workspace),
         )
+    }
+}
+
+/// An error in the words of the prompt. An argument that is to blame is the cell itself.
+fn explain(error: CallFailure) -> String {
+    match error {
+        CallFailure::Command(CommandError::Invalid { message, .. }) => with_options(&message),
+        error => error.to_string(),
     }
 }
 
@@ -436,7 +434,7 @@ fn rounded(bytes: u64) -> ByteSize {
     ByteSize::bytes(bytes / unit * unit)
 }
 
-/// What is told of something that was killed with so many cells undone.
+/// A description of something that was killed, with this number of cells undone.
 fn what_stays(undone: u32) -> String {
     match undone {
         // Without a checkpoint it is interrupted first, and a command has no variables.

@@ -1,8 +1,8 @@
-//! What a user types that is not code: commands that begin with a colon or an exclamation mark.
+//! The commands that a user types at the prompt. They begin with a colon or an exclamation mark.
 
 use isolator_pool::quote::quoted;
 
-/// What was typed.
+/// An input.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Typed {
     /// Nothing.
@@ -22,7 +22,7 @@ pub(super) enum Typed {
     },
     /// Send a file or folder, as with `--file`.
     Put(String),
-    /// Go back to before so many cells.
+    /// Undo this number of cells.
     Rewind(u32),
     /// Run a file of the disk as a cell.
     Run(String),
@@ -57,7 +57,7 @@ pub(super) const COMMANDS: [(&str, &str, &str); 9] = [
 /// How many letters of a wrong command may differ from the one that is suggested.
 const MAX_DISTANCE: usize = 2;
 
-/// What people type in other prompts to leave them. It would end no session as code: a cell that exits is no end.
+/// Words with which people leave other prompts. As code they would not end the session.
 const LEAVING: [&str; 4] = ["exit", "exit()", "quit", "quit()"];
 
 /// Whether an input ends the session, as `:quit` does.
@@ -69,7 +69,7 @@ pub(super) fn is_leaving(input: &str) -> bool {
 ///
 /// # Errors
 ///
-/// What is wrong with a command, and how to write it.
+/// The mistake in a command, and how to write it.
 pub(super) fn read(input: &str) -> Result<Typed, String> {
     if input.trim().is_empty() {
         return Ok(Typed::Nothing);

@@ -25,7 +25,7 @@ pub(super) fn goes_on(text: &str, interpreter: Option<Interpreter>) -> bool {
     }
 }
 
-/// What is known of a text in Python.
+/// The state at the end of a text in Python.
 #[derive(Debug, Default)]
 struct Scanned {
     /// A bracket, a long string or a continued line is open at its end.

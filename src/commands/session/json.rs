@@ -2,19 +2,20 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use isolator_pool::pool::session::{CellEnd, CellOutcome, NoCheckpoint, Occasion, ShownThing};
-use isolator_pool::run::outcome::{End, Status};
+use isolator_pool::pool::session::{CellEnd, NoCheckpoint, Occasion};
+use isolator_pool::run::outcome::{Captured, End};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::result::units::{ms, text};
+use crate::calls::command::{Bytes, FinishedStep, Form, Output, Shown};
+use crate::result::units::text;
 
 /// The line of a cell. Names are those of the results of tools.
 #[derive(Debug, Serialize)]
 pub(super) struct Line<'a> {
     cell: u32,
     /// success, error, timeout, out_of_memory, killed, output_limit, or refused by a policy.
-    status: &'static str,
+    status: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     exit_code: Option<i32>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -26,7 +27,7 @@ pub(super) struct Line<'a> {
     notes: &'a [String],
     /// How the code ended: ended, raised, interrupted, exited or died.
     #[serde(skip_serializing_if = "Option::is_none")]
-    end: Option<&'static str>,
+    end: Option<CellEnd>,
     stdout: String,
     stderr: String,
     #[serde(skip_serializing_if = "is_zero")]
@@ -36,7 +37,7 @@ pub(super) struct Line<'a> {
     /// The value of the last expression: media types and contents. What is no text is in base64.
     #[serde(skip_serializing_if = "Option::is_none")]
     result: Option<Value>,
-    /// What else the cell has shown, in order.
+    /// The other things that the cell has shown, in order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     shown: Vec<Value>,
     #[serde(skip_serializing_if = "is_zero")]
@@ -47,12 +48,12 @@ pub(super) struct Line<'a> {
     checkpoints: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     no_checkpoint: Option<&'a str>,
-    /// What processes and threads of earlier cells printed.
+    /// Output of processes and threads of earlier cells.
     #[serde(skip_serializing_if = "String::is_empty")]
     background: String,
     #[serde(skip_serializing_if = "is_zero")]
     background_missing_bytes: u64,
-    /// What they have shown.
+    /// The things that they have shown.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     background_shown: Vec<Value>,
     /// Whether the session goes on.
@@ -72,43 +73,39 @@ fn is_zero(number: &u64) -> bool {
 /// # Errors
 ///
 /// When it can't be written as JSON.
-pub(super) fn line(
-    cell: &CellOutcome,
-    message: Option<&str>,
-    notes: &[String],
-) -> serde_json::Result<String> {
-    let outcome = &cell.outcome;
-    let (exit_code, signal) = match outcome.end {
+pub(super) fn line(step: &FinishedStep) -> serde_json::Result<String> {
+    let (exit_code, signal) = match step.end {
         Some(End::Code(code)) => (Some(code), None),
         Some(End::Signal(signal)) => (None, Some(signal)),
         None => (None, None),
     };
-    let on = |occasion| cell.shown.iter().filter(move |thing| thing.occasion == occasion);
+    let on = |occasion| step.shown.iter().filter(move |thing| thing.occasion == occasion);
+    let written = |output: &Output| text(&Captured::from(output.clone()).into_bytes());
     serde_json::to_string(&Line {
-        cell: cell.cell,
-        status: outcome.status.as_str(),
+        cell: step.cell,
+        status: &step.status,
         exit_code,
         signal,
-        message,
-        notes,
-        end: cell.end.map(end),
-        stdout: text(&outcome.stdout.to_bytes()),
-        stderr: text(&outcome.stderr.to_bytes()),
-        stdout_missing_bytes: outcome.stdout.dropped,
-        stderr_missing_bytes: outcome.stderr.dropped,
+        message: step.cause.as_deref(),
+        notes: &step.notes,
+        end: step.cell_end,
+        stdout: written(&step.stdout),
+        stderr: written(&step.stderr),
+        stdout_missing_bytes: step.stdout.dropped,
+        stderr_missing_bytes: step.stderr.dropped,
         result: on(Occasion::Result).next_back().map(forms),
         shown: on(Occasion::Cell).map(forms).collect(),
-        shown_missing: cell.shown_dropped.into(),
-        undone: cell.undone,
-        checkpoints: cell.checkpoints,
-        no_checkpoint: cell.no_checkpoint.map(NoCheckpoint::why),
-        background: text(&cell.background),
+        shown_missing: step.shown_dropped.into(),
+        undone: step.undone,
+        checkpoints: step.checkpoints,
+        no_checkpoint: step.no_checkpoint.map(NoCheckpoint::why),
+        background: text(&step.background),
         background_shown: on(Occasion::Background).map(forms).collect(),
-        background_missing_bytes: cell.background_dropped,
-        is_alive: cell.is_alive,
-        ms: ms(outcome.wall),
-        cpu_ms: ms(outcome.cpu),
-        peak_memory_bytes: outcome.peak_memory,
+        background_missing_bytes: step.background_dropped,
+        is_alive: step.is_alive,
+        ms: step.ms,
+        cpu_ms: step.cpu_ms,
+        peak_memory_bytes: step.peak_memory,
     })
 }
 
@@ -131,19 +128,8 @@ pub(super) fn not_run(
     }))
 }
 
-const fn end(end: CellEnd) -> &'static str {
-    match end {
-        CellEnd::Ended => "ended",
-        CellEnd::Raised => "raised",
-        CellEnd::Interrupted => "interrupted",
-        CellEnd::Exited => "exited",
-        CellEnd::Died => "died",
-        CellEnd::NotBegun => "not_begun",
-    }
-}
-
-fn forms(thing: &ShownThing) -> Value {
-    let form = |(media_type, content): &(String, Vec<u8>)| {
+fn forms(thing: &Shown) -> Value {
+    let form = |(media_type, Bytes(content)): &Form| {
         let content = match std::str::from_utf8(content) {
             Ok(text) if !media_type.starts_with("image/") || media_type.ends_with("+xml") => {
                 text.to_owned()
@@ -155,50 +141,38 @@ fn forms(thing: &ShownThing) -> Value {
     Value::Object(thing.forms.iter().map(form).collect::<Map<_, _>>())
 }
 
-/// Whether a cell has failed.
-pub(super) fn has_failed(cell: &CellOutcome) -> bool {
-    cell.outcome.status != Status::Success
-}
-
 #[cfg(test)]
 mod tests {
-    use isolator_pool::pool::session::CellTimes;
-    use isolator_pool::run::outcome::Outcome;
     use serde_json::json;
 
     use super::*;
 
-    fn shown(occasion: Occasion, forms: &[(&str, &[u8])]) -> ShownThing {
-        let forms = forms.iter().map(|(kind, content)| ((*kind).to_owned(), content.to_vec()));
-        ShownThing { occasion, forms: forms.collect() }
+    fn shown(occasion: Occasion, kind: &str, content: &[u8]) -> Shown {
+        Shown { occasion, forms: vec![(kind.to_owned(), Bytes(content.to_vec()))] }
     }
 
     #[test]
     fn a_cell_is_one_line_with_its_result() {
-        let mut outcome = Outcome::of(Status::Error);
-        outcome.end = Some(End::Code(1));
-        outcome.stdout.head = b"a\nb\xff".to_vec();
         let png = [0x89, b'P', 0xff];
-        let cell = CellOutcome {
+        let step = FinishedStep {
             cell: 3,
-            outcome,
-            end: Some(CellEnd::Raised),
+            status: "error".to_owned(),
+            end: Some(End::Code(1)),
+            cell_end: Some(CellEnd::Raised),
+            cause: Some("why".to_owned()),
+            notes: vec!["note".to_owned()],
+            stdout: Output { head: b"a\nb\xff".to_vec(), ..Output::default() },
             shown: vec![
-                shown(Occasion::Background, &[("text/plain", b"0")]),
-                shown(Occasion::Cell, &[("image/png", &png)]),
-                shown(Occasion::Result, &[("text/plain", b"1")]),
+                shown(Occasion::Background, "text/plain", b"0"),
+                shown(Occasion::Cell, "image/png", &png),
+                shown(Occasion::Result, "text/plain", b"1"),
             ],
-            shown_dropped: 0,
             undone: 1,
-            no_checkpoint: None,
             checkpoints: 2,
-            background: Vec::new(),
-            background_dropped: 0,
             is_alive: true,
-            times: CellTimes::default(),
+            ..FinishedStep::default()
         };
-        assert!(has_failed(&cell));
-        let line = line(&cell, Some("why"), &["note".to_owned()]).unwrap();
+        let line = line(&step).unwrap();
         assert!(!line.contains('\n'));
         let value: Value = serde_json::from_str(&line).unwrap();
         let expected = json!({

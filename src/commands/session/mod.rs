@@ -12,31 +12,33 @@ mod shown;
 
 use crate::commands::options::mebibytes;
 use clap::Args;
+use std::convert::Infallible;
 use std::io::IsTerminal as _;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context as _;
 use isolator_pool::engine::preload::Interpreter;
-use isolator_pool::pool::admission::Client;
+use isolator_pool::quote::escaped;
 use isolator_pool::run::output::Stream;
 use tokio::sync::mpsc;
 
 use crate::app::{self, App};
-use crate::calls::Call;
+use crate::calls::command::{CommandCall, OpenedSession};
+use crate::commands::backend::Backend;
 use crate::commands::own_calls::OwnCalls;
+use crate::commands::server::{Server, ServerOptions};
 use crate::commands::signals::{Interrupts, end_signal, stopped_by};
 use crate::commands::steps::{Steps, ensure_image};
 use crate::commands::{Work, complain};
-use crate::config::Config;
-use crate::request::packages::WantedPackages;
+use crate::config::{Config, LONGEST_SESSION};
+use crate::request::arguments::OneSession;
 
 use cells::{Cells, CellsError};
 use console::{After, Console, Style};
-use prompt::{Answer, Prompt};
-use setup::{Pending, Setup};
+use prompt::{Prompt, Reply};
+use setup::{Opening, Setup};
 
 /// Arguments of `isolator session`.
 #[derive(Debug, Args)]
@@ -69,95 +71,166 @@ pub struct SessionArguments {
     /// CPU limit in cores
     #[arg(long, value_name = "CORES")]
     pub cpus: Option<f64>,
+    /// The server
+    #[command(flatten)]
+    pub server: ServerOptions,
 }
 
-/// How long no cell may come before it is said that one is waited for.
+/// How long it can take until a cell comes before a remark says that one is awaited.
 const SILENT_FOR: Duration = Duration::from_secs(2);
 
-/// How long the session's task may take to notice that nobody uses it anymore.
+/// How long the session's task can take to notice that it is not used anymore.
 const END_GRACE: Duration = Duration::from_secs(1);
 
 /// How long it may take to see whether there is another cell.
 const LOOK_AHEAD: Duration = Duration::from_millis(100);
 
 /// Opens a session and runs cells in it until there are no more.
-pub fn session(config: Config, command: SessionArguments) -> Work {
+pub fn session(mut config: Config, command: SessionArguments) -> Work {
     Box::pin(async move {
+        // In this process, the only session ends with its user.
+        config.sessions.max = 1;
+        config.sessions.max_per_client = 1;
+        config.sessions.idle_timeout = LONGEST_SESSION;
+        config.sessions.max_age = LONGEST_SESSION;
         let config = Arc::new(config);
         let setup = Setup::new(&config, &command)?;
-        let mut pending = Pending::new(&config);
-        for file in &command.files {
-            let added = pending.add(file, &config, &setup.language);
-            added.with_context(|| format!("--file {file}"))?;
-        }
-        let app = App::new(&config).await?;
+        let opening = setup.opening(&config, &command)?;
+        let servers = Server::candidates(&command.server, &config)?;
         let mut end_signal = pin!(end_signal()?);
         let mut interrupts = Interrupts::new()?;
-        let image = &setup.language.sandbox.image.name;
-        tokio::select! {
-            image = ensure_image(&app.images, image, command.quiet) => { image?; }
-            signal = &mut end_signal => {
-                app.give_up().await?;
-                return Ok(stopped_by(signal));
-            }
-            () = interrupts.next() => {
-                app.give_up().await?;
-                return Ok(stopped_by(libc::SIGINT));
-            }
+        let found = tokio::select! {
+            found = in_server(&servers, &opening) => found?,
+            signal = &mut end_signal => return Ok(stopped_by(signal)),
+            () = interrupts.next() => return Ok(stopped_by(libc::SIGINT)),
         };
-        let own = OwnCalls::start(&app, &config)?;
-        let talked = tokio::select! {
-            talked = talk(&config, &setup, &command, pending, &own, interrupts) => talked,
-            signal = end_signal => Ok(stopped_by(signal)),
-        };
-        // Whatever has ended it, nothing may be left.
-        let closed = own.close(END_GRACE).await;
-        let code = talked?;
-        closed?;
-        Ok(code)
+        let talk = Talk { config: &config, setup: &setup, command: &command, interrupts };
+        if let Some((server, opened)) = found {
+            tracing::info!("the session is in {}", server.name());
+            let sent = opening.sent();
+            // When this ends, the server closes the session.
+            return tokio::select! {
+                talked = talk.begin(Backend::Server(server), opened, sent) => talked,
+                signal = end_signal => Ok(stopped_by(signal)),
+            };
+        }
+        in_this_process(talk, opening, end_signal).await
     })
 }
 
-async fn talk(
-    config: &Config,
-    setup: &Setup,
-    command: &SessionArguments,
-    pending: Pending,
-    own: &OwnCalls,
-    mut interrupts: Interrupts,
-) -> anyhow::Result<ExitCode> {
-    let steps = Steps::of_packages(&command.packages);
-    let receiver = (!command.quiet).then(|| steps.receiver());
-    let call = Call { client: Client::Host, watch: None, steps: receiver };
-    let wanted = WantedPackages::named(command.packages.clone());
-    let granted = steps.follow(own.calls.packages_for(&setup.language, wanted, &call, None));
-    let granted = tokio::select! {
-        granted = granted => granted.map_err(setup::explain)?,
-        () = interrupts.next() => return Ok(stopped_by(libc::SIGINT)),
-    };
-    for note in granted.notes.iter().filter(|_| !command.quiet) {
-        complain(&format!("isolator: {note}"));
+/// Opens the session in the first of the servers that can. Returns nothing if none can, and the command can do without.
+async fn in_server<'s>(
+    servers: &'s [Server],
+    opening: &Opening,
+) -> anyhow::Result<Option<(&'s Server, OpenedSession)>> {
+    for server in servers {
+        match opening.call(Backend::Server(server), server.max_packages_wait_ms(), None).await {
+            Ok(opened) => return Ok(Some((server, opened))),
+            // Until a session is open, nothing has run.
+            Err(error) if !server.is_chosen => {
+                tracing::info!(%error, "{} did not open the session", server.name());
+            }
+            Err(error) => return Err(opening.names.explain(error.at(server))),
+        }
     }
-    let request = setup.request(config, granted.set());
-    let name = &setup.language.name;
-    let (session, _) = tokio::select! {
-        opened = own.pools.open_session(name, &call.client, &request) => opened?,
-        () = interrupts.next() => return Ok(stopped_by(libc::SIGINT)),
+    Ok(None)
+}
+
+/// Opens the session in a sandbox that this process makes.
+async fn in_this_process(
+    mut talk: Talk<'_>,
+    opening: Opening,
+    mut end_signal: Pin<&mut impl Future<Output = i32>>,
+) -> anyhow::Result<ExitCode> {
+    let (config, is_quiet) = (talk.config, talk.command.quiet);
+    // Errors of arguments come before anything is started.
+    opening.check(config)?;
+    let app = App::new(config).await?;
+    let image = &talk.setup.language.sandbox.image.name;
+    tokio::select! {
+        image = ensure_image(&app.images, image, is_quiet) => { image?; }
+        signal = &mut end_signal => {
+            app.give_up().await?;
+            return Ok(stopped_by(signal));
+        }
+        () = talk.interrupts.next() => {
+            app.give_up().await?;
+            return Ok(stopped_by(libc::SIGINT));
+        }
     };
-    let is_interactive = !command.json && std::io::stdin().is_terminal();
-    let style = Style {
-        is_json: command.json,
-        is_quiet: command.quiet,
-        is_interactive,
-        keeps_going: command.keep_going,
+    let own = OwnCalls::start(&app, config)?;
+    let talked = tokio::select! {
+        talked = open_and_talk(talk, &opening, Backend::Own(&own)) => talked,
+        signal = end_signal => Ok(stopped_by(signal)),
     };
-    let mut console = Console::new(config, setup, session, pending, interrupts, style);
-    let code = if is_interactive {
-        at_prompt(&mut console, setup, command).await?
-    } else {
-        piped(&mut console, config, setup, command).await?
+    // Whatever has ended it, nothing may be left.
+    let closed = own.close(END_GRACE).await;
+    let code = talked?;
+    closed?;
+    Ok(code)
+}
+
+async fn open_and_talk(
+    mut talk: Talk<'_>,
+    opening: &Opening,
+    backend: Backend<'_>,
+) -> anyhow::Result<ExitCode> {
+    let steps = Steps::of_packages(&talk.command.packages);
+    let on_piece = (!talk.command.quiet).then(|| steps.on_piece());
+    let opened = tokio::select! {
+        opened = steps.follow(opening.call(backend, None, on_piece)) => opened,
+        () = talk.interrupts.next() => return Ok(stopped_by(libc::SIGINT)),
     };
-    Ok(ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX)))
+    let opened = opened.map_err(|error| opening.names.explain(error))?;
+    talk.begin(backend, opened, opening.sent()).await
+}
+
+/// A conversation with a user.
+struct Talk<'a> {
+    config: &'a Arc<Config>,
+    setup: &'a Setup,
+    command: &'a SessionArguments,
+    interrupts: Interrupts,
+}
+
+impl Talk<'_> {
+    /// Runs what comes, until the user or the session ends it. The session is closed when the returned future is dropped.
+    async fn begin(
+        self,
+        backend: Backend<'_>,
+        opened: OpenedSession,
+        sent: Vec<String>,
+    ) -> anyhow::Result<ExitCode> {
+        let Self { config, setup, command, interrupts } = self;
+        for note in opened.notes.iter().filter(|_| !command.quiet) {
+            complain(&format!("isolator: {}", escaped(note)));
+        }
+        let is_interactive = !command.json && std::io::stdin().is_terminal();
+        let style = Style {
+            is_json: command.json,
+            is_quiet: command.quiet,
+            is_interactive,
+            keeps_going: command.keep_going,
+        };
+        let held = OneSession { session: Some(opened.session.clone()) };
+        let mut console = Console::new(config, setup, backend, opened, sent, interrupts, style);
+        let talked = async {
+            match is_interactive {
+                true => at_prompt(&mut console, setup, command).await,
+                false => piped(&mut console, config, setup, command).await,
+            }
+        };
+        let held = async {
+            // Its end is the session's, which the next cell reports with the reason.
+            let _ = backend.call(CommandCall::Hold(held), None).await;
+            std::future::pending::<Infallible>().await
+        };
+        let code = tokio::select! {
+            code = talked => code?,
+            never = held => match never {},
+        };
+        Ok(ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX)))
+    }
 }
 
 /// Runs what is typed, until the user or the session ends it. Returns the exit code.
@@ -176,13 +249,13 @@ async fn at_prompt(
     loop {
         console.screen.begin_line().await?;
         match prompt.ask(format!("{} [{}]> ", setup.name(), console.next_cell())).await {
-            Answer::Input(input) => match console.obey(&input).await? {
+            Reply::Input(input) => match console.obey(&input).await? {
                 After::Over(code) => return Ok(code),
                 After::Fine | After::Failed(_) => {}
             },
-            Answer::Interrupted => {}
-            Answer::End => return Ok(0),
-            Answer::Failed(error) => anyhow::bail!("the terminal can't be read: {error}"),
+            Reply::Interrupted => {}
+            Reply::End => return Ok(0),
+            Reply::Failed(error) => anyhow::bail!("the terminal can't be read: {error}"),
         }
     }
 }

@@ -28,15 +28,15 @@ use crate::commands::{complain, print};
 /// Inputs that are remembered.
 const HISTORY: usize = 2000;
 
-/// What the terminal does with text that is pasted, until it is told to stop.
+/// Ends the mode in which a terminal marks text that is pasted.
 const END_OF_BRACKETED_PASTE: &[u8] = b"\x1b[?2004l\n";
 
 /// Commands whose arguments are files of this machine.
 const WITH_FILES: [&str; 4] = ["get", "put", "run", "save"];
 
-/// What the user has done at the prompt.
+/// The reaction of the user to a prompt.
 #[derive(Debug)]
-pub(super) enum Answer {
+pub(super) enum Reply {
     /// Typed something.
     Input(String),
     /// Pressed Ctrl-C.
@@ -51,7 +51,7 @@ pub(super) enum Answer {
 #[derive(Debug)]
 pub(super) struct Prompt {
     asked: std::sync::mpsc::Sender<String>,
-    answers: mpsc::UnboundedReceiver<Answer>,
+    answers: mpsc::UnboundedReceiver<Reply>,
     is_reading: Arc<AtomicBool>,
     /// How the terminal was before. The thread can't set it back if the session ends while it reads.
     terminal: Option<Termios>,
@@ -80,7 +80,7 @@ impl Prompt {
                 let read = editor.readline(&prompt);
                 reading.store(false, Ordering::Relaxed);
                 let read = answer_of(read);
-                if let Answer::Input(input) = &read {
+                if let Reply::Input(input) = &read {
                     remember(&mut editor, input, history.as_deref());
                 }
                 if answer.send(read).is_err() {
@@ -92,10 +92,10 @@ impl Prompt {
     }
 
     /// Asks for an input.
-    pub(super) async fn ask(&mut self, prompt: String) -> Answer {
+    pub(super) async fn ask(&mut self, prompt: String) -> Reply {
         // If the thread is gone, there is no answer either.
         let _ = self.asked.send(prompt);
-        let gone = || Answer::Failed("the thread that reads it has ended".to_owned());
+        let gone = || Reply::Failed("the thread that reads it has ended".to_owned());
         self.answers.recv().await.unwrap_or_else(gone)
     }
 }
@@ -150,19 +150,19 @@ fn remember(editor: &mut Editor<Assistant, FileHistory>, input: &str, file: Opti
     }
 }
 
-fn answer_of(read: rustyline::Result<String>) -> Answer {
+fn answer_of(read: rustyline::Result<String>) -> Reply {
     match read {
-        Ok(input) => Answer::Input(input),
-        Err(ReadlineError::Interrupted | ReadlineError::Signal(_)) => Answer::Interrupted,
-        Err(ReadlineError::Eof) => Answer::End,
+        Ok(input) => Reply::Input(input),
+        Err(ReadlineError::Interrupted | ReadlineError::Signal(_)) => Reply::Interrupted,
+        Err(ReadlineError::Eof) => Reply::End,
         // The terminal was closed.
-        Err(ReadlineError::Io(error)) if error.raw_os_error() == Some(libc::EIO) => Answer::End,
-        Err(ReadlineError::Errno(error)) if error as i32 == libc::EIO => Answer::End,
-        Err(error) => Answer::Failed(error.to_string()),
+        Err(ReadlineError::Io(error)) if error.raw_os_error() == Some(libc::EIO) => Reply::End,
+        Err(ReadlineError::Errno(error)) if error as i32 == libc::EIO => Reply::End,
+        Err(error) => Reply::Failed(error.to_string()),
     }
 }
 
-/// What helps to type.
+/// Completion, and the end of an input.
 struct Assistant {
     interpreter: Option<Interpreter>,
     files: FilenameCompleter,

@@ -1,4 +1,4 @@
-//! What is printed of a session: its programs' output, and what we say of it in lines of its own.
+//! The output of a session: that of its programs, and lines of our own.
 
 use std::time::Duration;
 

@@ -1,46 +1,91 @@
-//! What the command line says of a session.
+//! The options of the command line for a session.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use anyhow::{Context as _, anyhow, bail};
-use isolator_pool::engine::limits::Resources;
-use isolator_pool::packages::PackageSet;
-use isolator_pool::pool::session::SessionRequest;
-use isolator_pool::run::workspace::WorkspaceBuilder;
+use anyhow::{Context as _, bail};
 
 use super::SessionArguments;
-use crate::calls::CallError;
+use crate::calls::command::{CommandAnswer, CommandCall, CommandError, OpenOptions, OpenedSession};
+use crate::commands::backend::{Backend, CallFailure};
 use crate::commands::options::not_a_language;
-use crate::commands::run::input::with_unit;
+use crate::commands::run::input::{Names, additional_file, with_unit};
 use crate::commands::sent_files;
+use crate::commands::server::OnPiece;
 use crate::config::{Config, Language};
-use crate::policy::SourceFile;
-use crate::request::arguments::InvalidArgument;
-use crate::request::limits::{cpu, memory, timeout};
-use crate::request::options::{option, with_options};
+use crate::request::arguments::OpenSession;
 use crate::request::understand::languages;
+use crate::request::{limits, resolve};
 
 /// Extensions of files in TypeScript.
 const TYPESCRIPT: [&str; 2] = [".ts", ".mts"];
 
-/// What a session is to be.
+/// The session that the command line describes.
 #[derive(Debug)]
 pub(super) struct Setup {
     pub(super) language: Arc<Language>,
     /// Whether cells are in TypeScript.
     pub(super) typescript: bool,
-    /// Of each cell.
-    pub(super) timeout: Duration,
-    pub(super) resources: Resources,
+    /// The longest run time of each cell, if it is not the usual one.
+    pub(super) timeout: Option<String>,
 }
 
-impl Setup {
-    /// What the command line says.
+/// The opening of a session.
+#[derive(Debug)]
+pub(super) struct Opening {
+    /// The arguments of the call.
+    pub(super) arguments: OpenSession,
+    /// The parts that are no arguments.
+    pub(super) options: OpenOptions,
+    /// The names of the arguments on the command line.
+    pub(super) names: Names,
+}
+
+impl Opening {
+    /// Opens the session.
     ///
     /// # Errors
     ///
-    /// The first option that can't be used.
+    /// See [`CallFailure`].
+    pub(super) async fn call(
+        &self,
+        backend: Backend<'_>,
+        max_wait_ms: Option<u64>,
+        on_piece: Option<Arc<OnPiece>>,
+    ) -> Result<OpenedSession, CallFailure> {
+        let options = OpenOptions { max_wait_ms, ..self.options.clone() };
+        let call = CommandCall::Open(Box::new(self.arguments.clone()), options);
+        match backend.call(call, on_piece).await? {
+            CommandAnswer::Opened(opened) => Ok(*opened),
+            other => {
+                let message = format!("the answer is not that of a session: {other:?}");
+                Err(CommandError::Failed { message, has_not_run: true }.into())
+            }
+        }
+    }
+
+    /// Checks the arguments as a call does.
+    ///
+    /// # Errors
+    ///
+    /// The first that can't be used.
+    pub(super) fn check(&self, config: &Config) -> anyhow::Result<()> {
+        let timeout = limits::timeout(self.options.timeout.as_deref(), &config.limits);
+        let checked = timeout.and_then(|_| resolve::opening(self.arguments.clone(), config));
+        checked.map(drop).map_err(|error| self.names.explain(CommandError::from(error).into()))
+    }
+
+    /// The names of the files that are sent.
+    pub(super) fn sent(&self) -> Vec<String> {
+        self.arguments.files.iter().map(|file| file.filename.clone()).collect()
+    }
+}
+
+impl Setup {
+    /// Reads the command line.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such language.
     pub(super) fn new(config: &Config, command: &SessionArguments) -> anyhow::Result<Self> {
         let Some(found) = languages::find(&command.language, &config.languages) else {
             bail!("{}", not_a_language(&command.language, config));
@@ -48,34 +93,39 @@ impl Setup {
         let typescript = found.extension.as_deref().is_some_and(|it| TYPESCRIPT.contains(&it));
         let language = config.languages.get(&found.language.name).cloned();
         let language = language.with_context(|| format!("{} is gone", found.language.name))?;
-        let limits = &config.limits;
-        let asked = command.timeout.clone().map(with_unit);
-        let timeout = timeout(asked.as_deref(), limits).map_err(as_option)?;
-        let mut resources = language.sandbox.resources;
-        if let Some(mb) = command.memory {
-            resources.memory = memory("memory_mb", mb, limits).map_err(as_option)?;
-        }
-        if let Some(cores) = command.cpus {
-            resources.cpu = cpu(cores, limits).map_err(as_option)?;
-        }
-        Ok(Self { language, typescript, timeout, resources })
+        Ok(Self { language, typescript, timeout: command.timeout.clone().map(with_unit) })
     }
 
-    /// What the pool is asked for.
-    pub(super) fn request(
+    /// The call that opens the session.
+    ///
+    /// # Errors
+    ///
+    /// When a file can't be read.
+    pub(super) fn opening(
         &self,
         config: &Config,
-        packages: Option<Arc<PackageSet>>,
-    ) -> SessionRequest {
-        SessionRequest {
-            kernel: self.language.kernel_command(self.resources.memory),
-            resources: self.resources,
-            packages,
-            checkpoints: config.sessions.checkpoints,
+        command: &SessionArguments,
+    ) -> anyhow::Result<Opening> {
+        let (mut files, mut names) = (Vec::new(), Vec::new());
+        for argument in &command.files {
+            let read = sent_files::read(argument, config.limits.files())
+                .with_context(|| format!("--file {argument}"))?;
+            names.extend(read.iter().map(|_| argument.clone()));
+            files.extend(read.into_iter().map(additional_file));
         }
+        let arguments = OpenSession {
+            language: Some(self.language.name.clone()),
+            files,
+            memory_mb: command.memory,
+            cpus: command.cpus,
+            packages: command.packages.clone(),
+            ..OpenSession::default()
+        };
+        let options = OpenOptions { timeout: self.timeout.clone(), max_wait_ms: None };
+        Ok(Opening { arguments, options, names: Names::of_files(names) })
     }
 
-    /// What the prompt calls the language.
+    /// The name of the language at the prompt.
     pub(super) fn name(&self) -> &str {
         if self.typescript { "typescript" } else { &self.language.name }
     }
@@ -84,59 +134,6 @@ impl Setup {
     pub(super) fn cell_name(&self, cell: u32) -> String {
         let usual = self.language.extensions.first().map_or("", String::as_str);
         format!("cell-{cell}{}", if self.typescript { TYPESCRIPT[0] } else { usual })
-    }
-}
-
-/// An error of an argument in the words of the command line.
-fn as_option(InvalidArgument { field, message }: InvalidArgument) -> anyhow::Error {
-    anyhow!("{}: {}", option(&field).unwrap_or(&field), with_options(&message))
-}
-
-/// An error of a call in the words of the command line.
-pub(super) fn explain(error: CallError) -> anyhow::Error {
-    match error {
-        CallError::Invalid(error) => as_option(error),
-        error => error.into(),
-    }
-}
-
-/// Files that will go into the workspace with the next cell.
-#[derive(Debug)]
-pub(super) struct Pending {
-    pub(super) files: WorkspaceBuilder,
-    /// Those that a policy applies to.
-    pub(super) unchecked: Vec<SourceFile>,
-    /// Their names.
-    pub(super) names: Vec<String>,
-}
-
-impl Pending {
-    pub(super) fn new(config: &Config) -> Self {
-        let files = WorkspaceBuilder::new(config.limits.files());
-        Self { files, unchecked: Vec::new(), names: Vec::new() }
-    }
-
-    /// Adds what an argument such as `PATH` or `NAME=PATH` names.
-    ///
-    /// # Errors
-    ///
-    /// When it can't be read or sent.
-    pub(super) fn add(
-        &mut self,
-        argument: &str,
-        config: &Config,
-        language: &Language,
-    ) -> anyhow::Result<()> {
-        let is_checked = config.policies.apply_to(&language.name);
-        for (name, content) in sent_files::read(argument, config.limits.files())? {
-            let copy = is_checked.then(|| content.clone());
-            let name = self.files.add(&name, content)?;
-            self.names.push(name.clone());
-            if let Some(content) = copy {
-                self.unchecked.push(SourceFile { name, content, is_entrypoint: false });
-            }
-        }
-        Ok(())
     }
 }
 
@@ -167,20 +164,5 @@ mod tests {
         }
         let error = setup(&["cobol"]).unwrap_err().to_string();
         assert!(error.contains("use one of go, javascript, python"), "{error}");
-    }
-
-    #[test]
-    fn what_can_t_be_used_is_named_as_on_the_command_line() {
-        for (arguments, expected) in [
-            (["--timeout", "5M"], "--timeout: \"5M\" is not a duration"),
-            (["--timeout", "9000"], "longer than the maximum"),
-            (["--memory", "1"], "--memory: 1 is not allowed"),
-            (["--memory-mb", "1"], "--memory: 1 is not allowed"),
-            (["--cpus", "0"], "--cpus: 0 is not allowed"),
-        ] {
-            let error = setup(&arguments).unwrap_err().to_string();
-            assert!(error.contains(expected), "{arguments:?}: {error}");
-        }
-        assert_eq!(setup(&["--timeout", "0.5"]).unwrap().timeout, Duration::from_millis(500));
     }
 }

@@ -1,4 +1,4 @@
-//! What cells have shown: pictures, pages and values, which `:save` can keep.
+//! The things that cells have shown: pictures, pages and values, which `:save` can keep.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -6,8 +6,9 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow, bail};
-use isolator_pool::pool::session::ShownThing;
 use isolator_pool::quote::escaped;
+
+use crate::calls::command::{Bytes, Form, Shown};
 
 /// Bytes of shown things that are held. The oldest are dropped.
 const MAX_HELD: usize = 64 << 20;
@@ -26,10 +27,7 @@ const EXTENSIONS: [(&str, &str); 8] = [
     (PLAIN, "txt"),
 ];
 
-/// A form of a thing: its media type and its content.
-type Form = (String, Vec<u8>);
-
-/// What was shown, by number.
+/// The things that were shown, by number.
 #[derive(Debug, Default)]
 pub(super) struct Gallery {
     things: VecDeque<(usize, Vec<Form>)>,
@@ -66,7 +64,7 @@ impl Gallery {
         let by_extension = wanted.and_then(|wanted| {
             EXTENSIONS.iter().filter(|(_, known)| *known == wanted).find_map(|(kind, _)| has(kind))
         });
-        let (media_type, content) = by_extension
+        let (media_type, Bytes(content)) = by_extension
             .or_else(|| EXTENSIONS.iter().find_map(|(kind, _)| has(kind)))
             .or(forms.first())
             .ok_or_else(|| anyhow!("{number} has no content"))?;
@@ -96,7 +94,7 @@ impl Gallery {
 }
 
 fn size(forms: &[Form]) -> usize {
-    forms.iter().map(|(media_type, content)| media_type.len() + content.len()).sum()
+    forms.iter().map(|(media_type, Bytes(content))| media_type.len() + content.len()).sum()
 }
 
 /// A new file, which is removed again unless it is kept: half of it would be taken for all of it.
@@ -150,14 +148,14 @@ impl Drop for NewFile {
 }
 
 /// The form of a thing that is text, if it has one, and the others.
-pub(super) fn divided(thing: &ShownThing) -> (Option<&[u8]>, Vec<&Form>) {
+pub(super) fn divided(thing: &Shown) -> (Option<&[u8]>, Vec<&Form>) {
     let (plain, others): (Vec<_>, Vec<_>) =
         thing.forms.iter().partition(|(media_type, _)| media_type == PLAIN);
-    (plain.first().map(|(_, content)| content.as_slice()), others)
+    (plain.first().map(|(_, Bytes(content))| content.as_slice()), others)
 }
 
-/// What a form is, for people: its media type is the program's choice.
-pub(super) fn told((media_type, content): &Form) -> String {
+/// A description of a form for people. Its media type is the program's choice.
+pub(super) fn describe((media_type, Bytes(content)): &Form) -> String {
     let kind = match media_type.split_once('/') {
         Some(("image", _)) => "picture ",
         Some((_, "html")) => "page ",
@@ -177,7 +175,7 @@ mod tests {
     use super::*;
 
     fn form(media_type: &str, content: &str) -> Form {
-        (media_type.to_owned(), content.as_bytes().to_vec())
+        (media_type.to_owned(), Bytes(content.as_bytes().to_vec()))
     }
 
     #[test]
@@ -207,7 +205,7 @@ mod tests {
     fn the_oldest_are_dropped_when_they_are_too_many() {
         let mut gallery = Gallery::default();
         for _ in 0..5 {
-            gallery.add(vec![("image/png".to_owned(), vec![0; MAX_HELD / 3])]);
+            gallery.add(vec![("image/png".to_owned(), Bytes(vec![0; MAX_HELD / 3]))]);
         }
         assert!(gallery.held <= MAX_HELD);
         let gone = gallery.save(1, None).unwrap_err().to_string();
@@ -216,8 +214,11 @@ mod tests {
 
     #[test]
     fn a_media_type_can_t_forge_a_line() {
-        assert_eq!(told(&form("image/png", "x")), "picture image/png, 1 byte");
-        assert_eq!(told(&("text/html".to_owned(), vec![0; 12_001])), "page text/html, 13 KB");
-        assert_eq!(told(&form("a\n\u{1b}[2J/b", "")), "a\\n\\u001b[2J/b, 0 bytes");
+        assert_eq!(describe(&form("image/png", "x")), "picture image/png, 1 byte");
+        assert_eq!(
+            describe(&("text/html".to_owned(), Bytes(vec![0; 12_001]))),
+            "page text/html, 13 KB"
+        );
+        assert_eq!(describe(&form("a\n\u{1b}[2J/b", "")), "a\\n\\u001b[2J/b, 0 bytes");
     }
 }

@@ -6,7 +6,7 @@ use serde::Serialize;
 /// Fewer calls say little: then advice is a guess, which is not written.
 const FEW_CALLS: u64 = 100;
 
-/// What was seen of the calls of a language.
+/// Observations of the calls of a language.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Seen {
     pub(super) language: String,
@@ -19,11 +19,11 @@ pub(super) struct Seen {
     /// Bytes for each sandbox that waits, and whether they were measured.
     pub(super) each: u64,
     pub(super) is_measured: bool,
-    /// What its size is now.
+    /// Its size now.
     pub(super) now: Size,
 }
 
-/// What the advice should achieve.
+/// The aim of the advice.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Aim {
     /// The share of calls that should find a sandbox ready.
@@ -45,9 +45,9 @@ pub(super) struct Advice {
     pub(super) sandbox_bytes: u64,
     /// Whether that was measured.
     pub(super) is_measured: bool,
-    /// What the configuration says.
+    /// The value in the configuration.
     pub(super) now: Now,
-    /// What it should say.
+    /// The value that it should have.
     pub(super) size: usize,
     /// The share of the calls that would have found a sandbox ready, with the size as it is and as it should be.
     pub(super) warm_now: Option<f64>,
@@ -58,7 +58,7 @@ pub(super) struct Advice {
     pub(super) is_guess: bool,
     /// The reason.
     pub(super) reason: String,
-    /// What to know besides.
+    /// Further remarks.
     pub(super) notes: Vec<String>,
     #[serde(skip)]
     pub(super) depths: Depths,

@@ -275,7 +275,7 @@ fn put<'a>(
     Ok(Some(file))
 }
 
-/// What is printed.
+/// The output.
 fn lines(advice: &[Advice]) -> Vec<String> {
     let mut lines = Vec::new();
     for one in advice {

@@ -16,14 +16,14 @@ use serde_json::Value;
 /// The longest line of an audit log that is read, in bytes. Code may be in it.
 const MAX_LINE: u64 = 64 << 20;
 
-/// What was seen of the calls of a language.
+/// Observations of the calls of a language.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Calls {
     pub(super) depths: Depths,
     pub(super) busiest_minute: u64,
 }
 
-/// What a sandbox of a language costs. What is not known is `None`.
+/// The cost of a sandbox of a language; `None` for unknown parts.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Cost {
     pub(super) lead: Option<LeadTime>,
@@ -56,7 +56,7 @@ struct Call {
     pool: FoundPool,
 }
 
-/// What a call found of its pool, as its server has written it.
+/// The state in which a call found its pool, as its server has written it.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 struct FoundPool {
     depths: Vec<usize>,
@@ -65,17 +65,17 @@ struct FoundPool {
     sandbox_bytes: Option<u64>,
 }
 
-/// What audit logs have.
+/// The content of audit logs.
 #[derive(Debug, Default)]
 pub(super) struct Logs {
     calls: Vec<Call>,
     /// Calls of which it is not known what they found.
     unknown: usize,
-    /// What to know of them.
+    /// Remarks about them.
     pub(super) notes: Vec<String>,
 }
 
-/// What is read of a line.
+/// The parts of a line that are read.
 #[derive(Deserialize)]
 struct Line {
     time: String,

@@ -19,11 +19,11 @@ pub(super) fn write(file: &Path, sizes: &[(String, usize)]) -> anyhow::Result<Op
     let text = with_sizes(original.text()?, sizes)?;
     let directory = file.parent().unwrap_or(Path::new(""));
     if let Err(problems) = Config::parse(&text, Some(file.to_owned()), directory) {
-        let told: Vec<_> = problems
+        let described: Vec<_> = problems
             .iter()
             .map(|problem| format!("{}: {}", problem.path, problem.message))
             .collect();
-        bail!("{} would not be valid with these sizes: {}", file.display(), told.join("; "));
+        bail!("{} would not be valid with these sizes: {}", file.display(), described.join("; "));
     }
     Ok(original.replace(&text)?)
 }

@@ -15,7 +15,7 @@ use rmcp::model::{CallToolResult, ContentBlock, ProtocolVersion, Resource, Resou
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::calls::finished::{FINISHED, Finished};
+use crate::calls::command::{COMMAND, CommandAnswer, CommandError, CommandServed};
 use crate::calls::served::{Ran, RunEnd};
 use crate::calls::{CallError, Calls, Served, ToolName};
 use crate::mcp::tools::Tested;
@@ -90,7 +90,7 @@ impl Renderer<'_> {
         }
     }
 
-    /// The answer when a call was not served. It tells the model when its program is not to blame.
+    /// The answer when a call was not served. The model can see from it whether its program is the cause.
     fn failed(&self, tool: ToolName, error: CallError) -> Answer {
         let text = match &error {
             CallError::Invalid(error) => return invalid(tool, error),
@@ -222,50 +222,46 @@ impl Answer {
         let is_failure = report.is_failure();
         let mut answer = Self::new(content, is_failure, report.status.as_str());
         answer.weight = weight + report.weight();
-        match serde_json::to_value(report) {
-            Ok(value) => answer.result.structured_content = Some(value),
-            Err(error) => tracing::error!(%error, "a report could not be written as JSON"),
-        }
+        answer.result.structured_content = Some(as_json(report));
         answer
     }
 
     /// An answer that is only data. A program's failure is not the tool's.
     fn of_data(data: &impl Serialize) -> Self {
-        let text =
-            serde_json::to_string(data).and_then(|text| Ok((serde_json::to_value(data)?, text)));
-        match text {
-            Ok((value, text)) => {
-                let weight = 2 * text.len();
-                let mut answer = Self::new(vec![ContentBlock::text(text)], false, "success");
-                answer.result.structured_content = Some(value);
-                Self { weight, ..answer }
-            }
-            Err(error) => {
-                tracing::error!(%error, "an answer could not be written as JSON");
-                Self::failure("The answer could not be written.", "error")
-            }
-        }
+        // Objects have the order of the type here, and that of their keys in a `Value`.
+        let text = serde_json::to_string(data).expect(PLAIN);
+        let weight = 2 * text.len();
+        let mut answer = Self::new(vec![ContentBlock::text(text)], false, "success");
+        answer.result.structured_content = Some(as_json(data));
+        Self { weight, ..answer }
     }
 
-    /// The end of a program for a command.
-    pub(super) fn finished(finished: &Finished) -> Self {
-        let content = vec![ContentBlock::text("The program has ended; see _meta.")];
-        let mut answer = Self::new(content, finished.code != 0, finished.status);
-        match serde_json::to_value(finished) {
+    /// The answer to a command.
+    pub(super) fn command(served: CommandServed) -> Self {
+        let CommandServed { answer, status, receipt } = served;
+        let weight = answer.weight();
+        let result: Result<CommandAnswer, CommandError> = Ok(answer);
+        let is_failure = result.as_ref().is_ok_and(CommandAnswer::is_failure);
+        let content = vec![ContentBlock::text("The result is in _meta.")];
+        let answer = Self::new(content, is_failure, status).with_result(&result);
+        Self { weight, receipt, ..answer }
+    }
+
+    /// The answer to a command that was not served.
+    pub(super) fn command_failed(error: CommandError) -> Self {
+        let (text, status) = (error.to_string(), error.status());
+        Self::failure(text, status).with_result(&Err(error))
+    }
+
+    fn with_result(mut self, result: &Result<CommandAnswer, CommandError>) -> Self {
+        match serde_json::to_value(result) {
             Ok(value) => {
-                answer.result.meta.get_or_insert_default().insert(FINISHED.to_owned(), value);
+                self.result.meta.get_or_insert_default().insert(COMMAND.to_owned(), value);
             }
             Err(error) => {
-                tracing::error!(%error, "the end of a program could not be written as JSON")
+                tracing::error!(%error, "the result of a command could not be written as JSON");
             }
         }
-        Self { weight: finished.weight(), receipt: finished.receipt.clone(), ..answer }
-    }
-
-    /// The same answer, which says to a command that nothing has run.
-    pub(super) fn before_run(mut self) -> Self {
-        let meta = self.result.meta.get_or_insert_default();
-        meta.insert(FINISHED.to_owned(), json!({ "has_run": false }));
         self
     }
 
@@ -301,16 +297,18 @@ impl Answer {
     }
 
     fn with_receipt(mut self, receipt: ReceiptReport) -> Self {
-        match serde_json::to_value(&receipt) {
-            Ok(value) => {
-                self.weight += value.to_string().len();
-                let meta = self.result.meta.get_or_insert_default();
-                meta.insert(RECEIPT.to_owned(), value);
-            }
-            Err(error) => tracing::error!(%error, "a receipt could not be written as JSON"),
-        }
+        let value = as_json(&receipt);
+        self.weight += value.to_string().len();
+        self.result.meta.get_or_insert_default().insert(RECEIPT.to_owned(), value);
         Self { receipt: Some(receipt), ..self }
     }
+}
+
+/// Answers have only texts, numbers, lists and objects with texts as keys.
+const PLAIN: &str = "plain data is JSON";
+
+fn as_json(data: &impl Serialize) -> Value {
+    serde_json::to_value(data).expect(PLAIN)
 }
 
 /// An attachment in the protocol's form.

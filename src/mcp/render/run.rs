@@ -1,4 +1,4 @@
-//! The report of a run, with its files and pictures. What is too long for the answer is kept for the client.
+//! The report of a run, with its files and pictures. Output that is too long for the answer is kept for the client.
 
 use std::{mem, panic};
 

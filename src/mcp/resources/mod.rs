@@ -21,7 +21,7 @@ use serde_json::json;
 
 use crate::config::Config;
 use crate::packages::Packages;
-use crate::request::snippets::{Listed, Snippet, SnippetError, Snippets};
+use crate::request::snippets::{Snippet, SnippetError, SnippetSummary, Snippets};
 use crate::result::kept::{self, Part, PartContent};
 use crate::result::media_type;
 use crate::sessions::Sessions;
@@ -121,7 +121,7 @@ impl Resources {
                 "State of the server: sandboxes that wait, programs that run and wait, kinds of start.",
             )
             .with_mime_type(JSON);
-        let snippet = |snippet: Listed| {
+        let snippet = |snippet: SnippetSummary| {
             Resource::new(of_snippet(&snippet.name), snippet.name)
                 .with_description(format!("{}: {}", snippet.language, snippet.description))
                 .with_mime_type(media_type::of_text(&snippet.file_name))
@@ -179,14 +179,14 @@ impl Resources {
     ) -> Result<ReadResourceResult, ErrorData> {
         let (text, mime_type) = match self.address(uri)? {
             Address::Languages => {
-                (as_json(&languages::of(&self.config, &self.pools, &self.packages))?, JSON)
+                (as_json(&languages::of(&self.config, &self.pools, &self.packages)), JSON)
             }
             Address::Pool => {
-                (as_json(&pool::of(&self.pools, &self.sessions, &self.packages).await)?, JSON)
+                (as_json(&pool::of(&self.pools, &self.sessions, &self.packages).await), JSON)
             }
             Address::Packages(name) => {
                 let set = packages::one(&self.packages, name);
-                (as_json(&set.ok_or_else(|| not_found(uri, NO_SET))?)?, JSON)
+                (as_json(&set.ok_or_else(|| not_found(uri, NO_SET))?), JSON)
             }
             Address::Snippet(name) => {
                 let snippet = self.snippet(uri, name)?;
@@ -278,11 +278,8 @@ pub(super) fn part_of_run(uri: &str, part: Part) -> ResourceContents {
     contents.with_mime_type(part.media_type).with_meta(MetaObject(meta))
 }
 
-fn as_json(data: &impl Serialize) -> Result<String, ErrorData> {
-    serde_json::to_string_pretty(data).map_err(|error| {
-        tracing::error!(%error, "a resource could not be written as JSON");
-        ErrorData::internal_error("the resource could not be written", None)
-    })
+fn as_json(data: &impl Serialize) -> String {
+    serde_json::to_string_pretty(data).expect("plain data is JSON")
 }
 
 #[cfg(test)]

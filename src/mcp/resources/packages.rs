@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::packages::{Listed, Packages, SetState};
+use crate::packages::{Packages, SetState, SetSummary};
 
 /// The beginning of their addresses.
 pub(super) const PREFIX: &str = "isolator://packages/";
@@ -47,8 +47,8 @@ pub(super) struct OneSet {
 }
 
 impl OneSet {
-    fn new(listed: Listed) -> Self {
-        let Listed { name, language, requirements, state, set } = listed;
+    fn new(listed: SetSummary) -> Self {
+        let SetSummary { name, language, requirements, state, set } = listed;
         let (state, detail) = match state {
             SetState::Ready => ("ready", None),
             SetState::Building(step) => ("building", Some(step)),

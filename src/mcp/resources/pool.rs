@@ -66,7 +66,7 @@ struct Preload {
     complaints: Vec<String>,
 }
 
-/// Nothing here tells a client what the programs of others import.
+/// A client can't see from this what the programs of others import.
 pub(super) async fn of<'a>(
     pools: &'a Pools,
     sessions: &Sessions,

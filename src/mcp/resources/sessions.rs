@@ -26,7 +26,7 @@ pub(super) fn is_one(uri: &str) -> bool {
 }
 
 #[derive(Serialize)]
-struct Listed {
+struct SessionSummary {
     session: String,
     language: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -43,13 +43,13 @@ struct Listed {
 
 #[derive(Serialize)]
 struct Files {
-    files: Vec<File>,
+    files: Vec<ListedFile>,
     /// Whether there are others, which are too many.
     more: bool,
 }
 
 #[derive(Serialize)]
-struct File {
+struct ListedFile {
     path: String,
     size: u64,
     uri: String,
@@ -67,7 +67,7 @@ pub(super) async fn read(
 ) -> Result<ResourceContents, ErrorData> {
     if uri == SESSIONS {
         let own: Vec<_> = sessions.of(client).iter().map(|session| listed(session)).collect();
-        return Ok(text(as_json(&own)?, uri));
+        return Ok(text(as_json(&own), uri));
     }
     let (address, query) = uri.split_once('?').unwrap_or((uri, ""));
     let path = address.strip_prefix(PREFIX).unwrap_or_default();
@@ -93,8 +93,8 @@ fn text(text: String, uri: &str) -> ResourceContents {
     ResourceContents::text(text, uri).with_mime_type(JSON)
 }
 
-fn listed(session: &OpenSession) -> Listed {
-    Listed {
+fn listed(session: &OpenSession) -> SessionSummary {
+    SessionSummary {
         session: session.id.clone(),
         language: session.language.name.clone(),
         interpreter: session.session.opened().interpreter.clone(),
@@ -108,12 +108,12 @@ fn listed(session: &OpenSession) -> Listed {
 
 async fn list(session: &InUse, uri: &str) -> Result<ResourceContents, ErrorData> {
     let (files, is_all) = session.session.list().await.map_err(|error| failed(uri, &error))?;
-    let files = files.into_iter().map(|file| File {
+    let files = files.into_iter().map(|file| ListedFile {
         uri: format!("{PREFIX}{}/files/{}", session.id, encoded(&file.path)),
         path: file.path,
         size: file.size,
     });
-    Ok(text(as_json(&Files { files: files.collect(), more: !is_all })?, uri))
+    Ok(text(as_json(&Files { files: files.collect(), more: !is_all }), uri))
 }
 
 async fn file(

@@ -9,7 +9,7 @@ use crate::calls::ToolName;
 use crate::config::Config;
 use crate::duration;
 use crate::request::arguments::Arguments;
-use crate::request::snippets::{Listed, Snippets};
+use crate::request::snippets::{SnippetSummary, Snippets};
 use crate::result::report::Report;
 
 use super::{
@@ -73,16 +73,16 @@ fn input_schema(config: &Config, snippets: &Snippets) -> Value {
 
 /// The stored programs: each with its arguments and what its first line says, or less if these are many. Every conversation pays for
 /// the list of tools; the resource of a snippet has all of it.
-fn describe_snippets(all: &[Listed]) -> String {
+fn describe_snippets(all: &[SnippetSummary]) -> String {
     const MOST: usize = 2000;
-    let whole = |it: &Listed| {
+    let whole = |it: &SnippetSummary| {
         let usage = it.usage.as_deref().unwrap_or(&it.name);
         format!("{usage}: {}", it.description)
     };
-    let gists = |it: &Listed| format!("{}: {}", it.name, gist(&it.description));
-    let names = |it: &Listed| it.name.clone();
-    let forms: [&dyn Fn(&Listed) -> String; 3] = [&whole, &gists, &names];
-    let text = |form: &dyn Fn(&Listed) -> String| {
+    let gists = |it: &SnippetSummary| format!("{}: {}", it.name, gist(&it.description));
+    let names = |it: &SnippetSummary| it.name.clone();
+    let forms: [&dyn Fn(&SnippetSummary) -> String; 3] = [&whole, &gists, &names];
+    let text = |form: &dyn Fn(&SnippetSummary) -> String| {
         let lines = all.iter().map(|it| format!("\n- {}", form(it)));
         let text = "Name of a stored program to run instead of entrypoint_code; pass its arguments in args.";
         text.to_owned() + &lines.collect::<String>()
@@ -162,7 +162,7 @@ mod tests {
         let all = Snippets::new(&config).list();
         let text = describe_snippets(&all);
         assert!(all.len() > 10 && text.len() < 2000, "{}", text.len());
-        for Listed { name, description, usage, .. } in all {
+        for SnippetSummary { name, description, usage, .. } in all {
             let usage = usage.unwrap_or_else(|| panic!("{name} does not say how it is called"));
             assert!(usage.starts_with(&format!("{name} ")), "{usage}");
             assert!(description.ends_with('.'), "{description}");
@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn many_snippets_are_described_in_fewer_words() {
-        let listed = |name: String| Listed {
+        let listed = |name: String| SnippetSummary {
             language: "python".to_owned(),
             file_name: format!("{name}.py"),
             description: "Does it: slowly, with care and in many words.".to_owned(),

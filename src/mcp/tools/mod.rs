@@ -10,6 +10,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use isolator_pool::quote::first_of;
 use rmcp::model::{Tool, ToolAnnotations, object};
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
@@ -101,11 +102,7 @@ fn describe_packages(config: &Config) -> String {
 /// The first of these names. Every conversation pays for the list of tools; `isolator://languages` has all.
 fn list(names: &[&str]) -> String {
     const MOST: usize = 20;
-    let mut shown = names.iter().take(MOST).copied().collect::<Vec<_>>();
-    if names.len() > MOST {
-        shown.push("…");
-    }
-    shown.join(", ")
+    first_of(names.iter().map(|&name| name.to_owned()), MOST)
 }
 
 /// Says what 0 stands for in the arguments for memory and cores: the language's own.
@@ -234,7 +231,7 @@ fn simplify(schema: &mut Value) {
         // A smaller number is refused with a message.
         schema.retain(|keyword, value| keyword != "minimum" || value.as_f64() != Some(0.0));
     }
-    // What may be missing is left out, and never null.
+    // Optional fields are left out, and never null.
     if let Some(kind) = schema.get_mut("type")
         && let Some(kinds) = kind.as_array_mut()
     {

@@ -86,7 +86,7 @@ pub(super) fn interrupt_session() -> Tool {
     let output = json!({ "type": "object", "properties": {
         "interrupted": { "type": "boolean", "description": "Whether something was running." },
     }});
-    let description = "Interrupts the cell or command that is running in a session, as Ctrl-C does. What it did until then stays.";
+    let description = "Interrupts the cell or command that is running in a session, as Ctrl-C does. Its effects until then stay.";
     tool(
         ToolName::InterruptSession,
         "Interrupt a session",

@@ -80,7 +80,7 @@ struct AnyTested {
     phase: Phase,
     /// false if it was not run.
     valid: bool,
-    /// What is wrong with its syntax.
+    /// The syntax error.
     error: String,
     /// The line of the error, from 1.
     line: u64,
@@ -88,15 +88,15 @@ struct AnyTested {
     offset: u64,
     /// The line's text, without the space around it.
     context: String,
-    /// The first 20 violations of what the operator forbids.
+    /// The first 20 violations of the operator's rules.
     violations: Vec<Violation>,
-    /// What it printed on standard output.
+    /// Its standard output.
     stdout: String,
-    /// What it printed on standard error.
+    /// Its standard error.
     stderr: String,
     /// Its exit code; 124 after a timeout, 128 plus the number of a signal that ended it.
     exit_code: i32,
-    /// What else there is to know about the run.
+    /// Other remarks about the run.
     notes: Vec<String>,
 }
 

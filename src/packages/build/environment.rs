@@ -57,7 +57,6 @@ impl Environment {
         found
     }
 
-    /// Sets a variable.
     pub(super) fn set(&mut self, name: &str, value: impl Into<OsString>) {
         self.variables.insert(name.to_owned(), value.into());
     }

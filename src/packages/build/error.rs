@@ -146,7 +146,6 @@ pub(crate) enum BuildError {
     /// It took too long.
     #[error("it took longer than {} s (packages.buildTimeout) and was given up; the last that was heard:\n{last}", after.as_secs())]
     Timeout {
-        /// The limit.
         after: Duration,
         /// The last lines of the tool.
         last: String,

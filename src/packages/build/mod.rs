@@ -171,7 +171,7 @@ impl Builder {
             Interpreter::Python => python::with_target(&target.name, &resolved),
             Interpreter::Node => resolved,
         };
-        // Whatever no lock may have comes from a package that wants it.
+        // If a lock has something that is not allowed, a package has requested it.
         let lock =
             Lock::of(recipe.interpreter, [input, resolved]).map_err(BuildError::RefusedLock)?;
         let lock = match recipe.pins.locks.is_empty() {

@@ -16,7 +16,6 @@ struct Process {
 /// The sums of several processes.
 #[derive(Debug, Default, Clone)]
 pub(super) struct Together {
-    /// The processes.
     pub pids: Vec<Pid>,
     /// Processes and threads.
     pub tasks: u64,

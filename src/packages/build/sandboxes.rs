@@ -23,10 +23,6 @@ const TRY_AGAIN: Duration = Duration::from_secs(2);
 #[async_trait]
 pub(crate) trait Sandboxes: Send + Sync {
     /// Runs a program in a fresh sandbox of the language.
-    ///
-    /// # Errors
-    ///
-    /// When there is no outcome.
     async fn run(&self, language: &str, request: &RunRequest) -> Result<Outcome, ExecuteError>;
 
     /// A group with limits for a tool, if the engine has such groups.

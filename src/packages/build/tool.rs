@@ -38,7 +38,7 @@ const PRIORITY: i32 = 10;
 /// How long to wait, after the end of a tool, for streams that its children hold open.
 const STREAMS_CLOSE: Duration = Duration::from_secs(2);
 
-/// The tools that resolve and install one set. What each does is in its file.
+/// The tools that resolve and install one set. Each has a module.
 pub(super) struct Tools<'t> {
     pub config: &'t Config,
     pub target: &'t Target,
@@ -50,7 +50,6 @@ pub(super) struct Tools<'t> {
 
 /// A tool's call.
 pub(super) struct Call<'c> {
-    /// Its name.
     pub tool: &'static str,
     pub program: PathBuf,
     /// Its arguments. All users of the machine can see them.
@@ -61,7 +60,6 @@ pub(super) struct Call<'c> {
     pub folder: &'c Path,
     /// Bytes of memory that each of its processes reserves and does not use.
     pub reserved: u64,
-    /// Its bounds.
     pub watch: &'c Watch<'c>,
     /// Credentials, which must not be shown.
     pub secrets: &'c Secrets,
@@ -159,7 +157,7 @@ impl Call<'_> {
             .spawn()
             .map_err(no_tool)?;
         let group = Group(child.id().and_then(|id| Pid::from_raw(id.cast_signed())));
-        // Requests come first. What the tool starts from now on has its priority.
+        // Requests come first. Processes that the tool starts from now on inherit its priority.
         if let Some(pid) = group.0
             && let Err(error) = setpriority_process(Some(pid), PRIORITY)
         {

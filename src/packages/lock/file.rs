@@ -47,7 +47,6 @@ pub(crate) enum LockError {
     /// A file is not as npm writes it.
     #[error("{file} can't be read: {error}")]
     Json {
-        /// Its name.
         file: &'static str,
         /// The cause.
         #[source]

@@ -121,10 +121,6 @@ impl Lock {
     }
 
     /// Writes the lock into its folder, which is made. Other files in the folder stay.
-    ///
-    /// # Errors
-    ///
-    /// When that is not possible.
     pub(crate) fn write(&self, folder: &Path) -> Result<(), LockError> {
         fs::create_dir_all(folder).map_err(|error| LockError::io(folder, error))?;
         for (name, content) in &self.files {

@@ -96,7 +96,7 @@ struct LockedEntry {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct File {
+struct PackageLock {
     lockfile_version: u64,
     packages: BTreeMap<String, LockedEntry>,
 }
@@ -196,11 +196,11 @@ pub(in crate::packages) fn parse(text: &str) -> Result<Vec<Pinned>, LockError> {
     packages(&read(text)?)
 }
 
-fn read(text: &str) -> Result<File, LockError> {
+fn read(text: &str) -> Result<PackageLock, LockError> {
     serde_json::from_str(text).map_err(|error| LockError::Json { file: PACKAGE_LOCK, error })
 }
 
-fn packages(file: &File) -> Result<Vec<Pinned>, LockError> {
+fn packages(file: &PackageLock) -> Result<Vec<Pinned>, LockError> {
     if !(2..=3).contains(&file.lockfile_version) {
         return Err(LockError::new(format!(
             "package-lock.json has version {}, and npm 9 or later is needed, which writes version 3",

@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn locks_of_node_settle_what_each_package_gets() {
+    fn locks_of_node_determine_the_dependencies_of_each_package() {
         let one = node(
             "one",
             &["a@1"],

@@ -36,10 +36,6 @@ pub(crate) struct Building {
 
 impl Store {
     /// Begins to build a set, with the first free cache. A cache may have `most` bytes before and after.
-    ///
-    /// # Errors
-    ///
-    /// When its folders can't be made.
     pub(crate) fn begin(&self, most: u64) -> Result<Building, StoreError> {
         let mut number = 0;
         let cache = loop {
@@ -70,10 +66,6 @@ impl Store {
 
 impl Building {
     /// Begins a set, with its own cache. The folder for its files is there.
-    ///
-    /// # Errors
-    ///
-    /// When a folder can't be made.
     fn begin(
         store: &Store,
         cache: Slot,
@@ -112,7 +104,6 @@ impl Building {
         Ok(building)
     }
 
-    /// A unique name.
     pub(crate) fn name(&self) -> String {
         let name = self.folder.file_name().unwrap_or_default();
         name.to_string_lossy().into_owned()
@@ -150,10 +141,6 @@ impl Building {
     }
 
     /// Makes it a set that all processes of this user see. If another process has published the same set, this one is dropped.
-    ///
-    /// # Errors
-    ///
-    /// When files can't be read or written.
     pub(crate) fn publish(self, set: &StoredSet, entries: &[TreeEntry]) -> Result<(), StoreError> {
         let new = self.folder.join(SET);
         let manifest = tree::manifest(&self.files(), entries)?;

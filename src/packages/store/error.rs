@@ -17,12 +17,7 @@ pub(crate) enum StoreError {
     #[error(
         "the set {hash} was changed since it was built ({what}): remove it with `isolator packages rm {hash}`"
     )]
-    Changed {
-        /// The set.
-        hash: String,
-        /// The difference.
-        what: String,
-    },
+    Changed { hash: String, what: String },
     /// The disk is full.
     #[error("no space is left for packages in {}: free some, or remove sets with `isolator packages prune`", .0.display())]
     Full(PathBuf),

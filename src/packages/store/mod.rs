@@ -103,10 +103,6 @@ pub(crate) struct Store {
 
 impl Store {
     /// Opens the store in a folder, which is made, and cleans up after processes that were killed.
-    ///
-    /// # Errors
-    ///
-    /// When the folder can't be made or written.
     pub(crate) fn open(folder: &Path) -> Result<Self, StoreError> {
         let store = Self { folder: folder.into(), verified: Arc::default() };
         for name in ["sets", "building", "removed", "cache"] {

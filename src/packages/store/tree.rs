@@ -149,10 +149,6 @@ fn inside(path: &str, target: &Path) -> Result<String, TreeError> {
 }
 
 /// Sets the permissions of all entries, so that the user of a sandbox can read them and gets no rights by them.
-///
-/// # Errors
-///
-/// When that is not possible.
 pub(crate) fn set_permissions(root: &Path, entries: &[TreeEntry]) -> Result<(), StoreError> {
     let set = |path: &Path, mode| {
         // A file that is linked to the cache has them already.
@@ -185,10 +181,6 @@ pub(crate) fn bytes(entries: &[TreeEntry]) -> u64 {
 }
 
 /// A line for each entry, with the hash of each file. Two folders have the same text if they have the same content.
-///
-/// # Errors
-///
-/// When a file can't be read.
 pub(crate) fn manifest(root: &Path, entries: &[TreeEntry]) -> Result<String, StoreError> {
     let readers = thread::available_parallelism().map_or(1, usize::from).min(MOST_READERS);
     let part = entries.len().div_ceil(readers).max(1);

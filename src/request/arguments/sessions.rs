@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::AdditionalFile;
 
-/// Arguments of `open_session`.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
+/// Arguments of `open_session`. Commands send these and the following to servers.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct OpenSession {
     /// Language of the session's cells.
@@ -28,7 +28,7 @@ pub(crate) struct OpenSession {
 }
 
 /// Arguments of `run_command`.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct RunCommand {
     /// Handle of the session.
@@ -47,7 +47,7 @@ pub(crate) struct RunCommand {
 }
 
 /// Arguments of `rewind_session`.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct RewindSession {
     /// Handle of the session.
@@ -57,7 +57,7 @@ pub(crate) struct RewindSession {
 }
 
 /// Arguments of `interrupt_session` and `close_session`, which only name a session.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct OneSession {
     /// Handle of the session.

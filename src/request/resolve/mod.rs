@@ -16,7 +16,7 @@ use crate::request::arguments::InvalidArgument;
 use crate::request::limits::{cpu, memory};
 
 pub(crate) use program::{ProgramJob, program, test};
-pub(crate) use session::{OpenJob, StepJob, again, cell, command, opening};
+pub(crate) use session::{OpenJob, StepJob, again, cell, command, files, opening};
 
 /// Longest argument or variable, in bytes: Linux takes 128 KiB with the closing NUL.
 const MAX_ARGUMENT: usize = 128 * 1024 - 1;
@@ -26,10 +26,6 @@ const MAX_ARGUMENT: usize = 128 * 1024 - 1;
 const MAX_ARGUMENTS: usize = 512 * 1024;
 
 /// The language of that name.
-///
-/// # Errors
-///
-/// When there is none.
 pub(crate) fn language(name: &str, config: &Config) -> Result<Arc<Language>, InvalidArgument> {
     config.languages.get(name).cloned().ok_or_else(|| {
         let message = format!(

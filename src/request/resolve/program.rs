@@ -37,15 +37,10 @@ pub(crate) struct ProgramJob {
     pub packages: WantedPackages,
     /// How long the call waits for its packages, if not until they are there.
     pub max_wait: Option<Duration>,
-    /// Remarks for the caller.
     pub notes: Vec<String>,
 }
 
 /// Resolves the arguments of `execute_code` without a session.
-///
-/// # Errors
-///
-/// The first argument that can't be used.
 pub(crate) fn program(
     mut arguments: Arguments,
     config: &Config,
@@ -95,10 +90,6 @@ pub(crate) fn program(
 }
 
 /// Resolves the arguments of `test_code`: a program of one file in the language of the tool.
-///
-/// # Errors
-///
-/// The first argument that can't be used.
 pub(crate) fn test(
     arguments: TestCode,
     language: &Arc<Language>,
@@ -302,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_fill_the_memory_is_refused() {
+    fn files_that_would_fill_the_memory_are_refused() {
         let half = json!({"memory_mb": 16, "stdin": "x".repeat(9 << 20)});
         assert_eq!(field(with(half)), "stdin");
         let enough = json!({"memory_mb": 64, "stdin": "x".repeat(9 << 20)});
@@ -316,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_and_variables_are_what_the_system_takes() {
+    fn arguments_and_variables_are_limited_like_those_of_the_system() {
         assert_eq!(field(with(json!({"args": ["a\0b"]}))), "args[0]");
         assert_eq!(field(with(json!({"env": {"A=B": "x"}}))), "env.A=B");
         assert_eq!(field(with(json!({"env": {"A": "\u{0}"}}))), "env.A");

@@ -8,7 +8,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use isolator_pool::engine::limits::Resources;
 use isolator_pool::engine::preload::Interpreter;
-use isolator_pool::pool::session::{CellRequest, CellRun};
+use isolator_pool::pool::session::{CellOutcome, CellRequest, CellRun, SessionError};
 use isolator_pool::run::workspace::WorkspaceBuilder;
 
 use super::{check_argument, language, resources, stdin, variables};
@@ -41,7 +41,12 @@ pub(crate) struct StepJob {
     pub unchecked: Vec<SourceFile>,
     /// An explanation if the language's own tools can't read the source.
     pub advice: Option<understand::Advice>,
+    /// Called with its end, even if its caller has gone away.
+    pub on_end: Option<OnEnd>,
 }
+
+/// A callback for the end of a step that has begun.
+pub(crate) type OnEnd = Box<dyn FnOnce(&Result<CellOutcome, SessionError>) + Send>;
 
 impl StepJob {
     /// The names and contents of the files that come with it.
@@ -76,6 +81,7 @@ impl StepJob {
             wanted,
             unchecked: Vec::new(),
             advice: None,
+            on_end: None,
         }
     }
 
@@ -99,23 +105,19 @@ impl StepJob {
 
 /// A session to open, whose every part was checked.
 pub(crate) struct OpenJob {
-    /// The session.
     pub wish: Wish,
     /// The sets of packages, and requirements, that its cells can import from.
     pub packages: Vec<String>,
     /// The step that writes its files, if there are any.
     pub first: Option<StepJob>,
+    /// How long it waits for packages that are being built; for ever if there is no limit.
+    pub max_wait: Option<Duration>,
     /// The handle of the session that it repeats, if it repeats one.
     pub replay: Option<String>,
-    /// Remarks for the caller.
     pub notes: Vec<String>,
 }
 
 /// Resolves the arguments of `open_session`.
-///
-/// # Errors
-///
-/// The first argument that can't be used.
 pub(crate) fn opening(arguments: OpenSession, config: &Config) -> Result<OpenJob, InvalidArgument> {
     let name = required(arguments.language, "language", "the language of the session's cells")?;
     let language = language(&name, config)?;
@@ -125,15 +127,43 @@ pub(crate) fn opening(arguments: OpenSession, config: &Config) -> Result<OpenJob
     let first = if arguments.files.is_empty() {
         None
     } else {
-        let mut packer = Packer::for_session(&language, &config.policies, config);
-        packer.files("files", arguments.files)?;
-        let step = StepJob::only_files(config).with_files(packer);
-        refuse_more_than_memory(&step.run.workspace, &[], resources.memory)?;
-        Some(step)
+        let files = arguments.files;
+        Some(packed_files("files", files, &language, resources, &config.policies, config)?)
     };
     let wish = Wish { language, resources, idle_timeout, packages: None };
     let (packages, replay) = (arguments.packages, arguments.replay);
-    Ok(OpenJob { wish, packages, first, replay, notes: Vec::new() })
+    let max_wait = Some(config.results.detach_after);
+    Ok(OpenJob { wish, packages, first, max_wait, replay, notes: Vec::new() })
+}
+
+/// Resolves a step that only writes files.
+///
+/// # Errors
+///
+/// The first file that can't be sent.
+pub(crate) fn files(
+    files: Vec<AdditionalFile>,
+    language: &Language,
+    resources: Resources,
+    policies: &Policies,
+    config: &Config,
+) -> Result<StepJob, InvalidArgument> {
+    packed_files("additional_files", files, language, resources, policies, config)
+}
+
+fn packed_files(
+    field: &str,
+    files: Vec<AdditionalFile>,
+    language: &Language,
+    resources: Resources,
+    policies: &Policies,
+    config: &Config,
+) -> Result<StepJob, InvalidArgument> {
+    let mut packer = Packer::for_session(language, policies, config);
+    packer.files(field, files)?;
+    let step = StepJob::only_files(config).with_files(packer);
+    refuse_more_than_memory(&step.run.workspace, &[], resources.memory)?;
+    Ok(step)
 }
 
 fn idle_timeout(text: &str, config: &Config) -> Result<Duration, InvalidArgument> {
@@ -152,10 +182,6 @@ fn idle_timeout(text: &str, config: &Config) -> Result<Duration, InvalidArgument
 
 /// Resolves the arguments of `execute_code` with a session. The policies are those of the session: its language may be gone from
 /// the configuration.
-///
-/// # Errors
-///
-/// The first argument that can't be used.
 pub(crate) fn cell(
     arguments: Arguments,
     language: &Arc<Language>,
@@ -215,10 +241,6 @@ pub(crate) fn cell(
 }
 
 /// Resolves the arguments of `run_command`.
-///
-/// # Errors
-///
-/// The first argument that can't be used.
 pub(crate) fn command(
     arguments: RunCommand,
     language: &Language,
@@ -346,7 +368,6 @@ fn is_typescript(name: &str, language: &Language) -> bool {
             .is_some_and(|extension| ["ts", "mts", "cts", "js", "mjs", "cjs"].contains(&extension))
 }
 
-/// A shell command.
 fn shell(
     command: String,
     cwd: String,

@@ -57,17 +57,17 @@ async function ofModule(code) {
   }
 }
 
-// Where the error of a module is, only a Node.js of its own tells.
+// Only a separate Node.js process reports the place of an error in a module.
 function placeInModule(code, { name, message }) {
   const { spawnSync } = require('node:child_process');
   fs.writeFileSync('main.mjs', code);
   const options = { encoding: 'utf8', maxBuffer: 64 << 20, stdio: ['ignore', 'ignore', 'pipe'] };
   const { status, stderr } = spawnSync(process.execPath, ['--check', 'main.mjs'], options);
-  // What a module imports may be a module with an error of its own.
+  // An imported module may have a syntax error, too.
   return status === 0 ? undefined : problemOf(name, message, stderr);
 }
 
-// What Node.js prints begins with the file and the line, the line's text, and a mark below the place.
+// The output of Node.js begins with the file and the line, the line's text, and a mark below the place.
 function problemOf(name, message, printed) {
   const error = name === 'SyntaxError' ? message : `${name}: ${message}`;
   const [place, , mark = ''] = String(printed).split('\n', 3);

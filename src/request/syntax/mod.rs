@@ -35,7 +35,7 @@ const MAX_PLACE: u64 = u32::MAX as u64;
 pub(crate) struct Syntax {
     /// Whether the program is valid.
     pub valid: bool,
-    /// What is wrong.
+    /// The error.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// The line, from 1.

@@ -309,10 +309,6 @@ pub(super) type Meant = Result<Option<Value>, InvalidArgument>;
 pub(super) type ReadValue = fn(&Field, Given, &str, &mut Notes) -> Meant;
 
 /// Brings the fields of an object into their form. `at` is the path of the object, with a dot at its end.
-///
-/// # Errors
-///
-/// The first field that is wrong.
 pub(super) fn read(
     given: Object,
     table: &[Field],

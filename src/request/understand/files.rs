@@ -9,10 +9,6 @@ use super::values::{self, kind_of};
 use crate::request::arguments::InvalidArgument;
 
 /// A list of files, from a list, a single file, or an object of names and contents.
-///
-/// # Errors
-///
-/// The first field that is wrong.
 pub(super) fn read(field: &Field, value: Given, at: &str, notes: &mut Notes) -> Meant {
     let files = match value {
         Given::Array(files) => files,

@@ -18,13 +18,10 @@ const MAX_DEPTH: usize = 128;
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Given {
     Null,
-    /// `true` or `false`.
     Bool(bool),
     /// The digits of a number.
     Number(String),
-    /// A text.
     String(String),
-    /// A list.
     Array(Vec<Given>),
     Object(Object),
 }
@@ -41,6 +38,20 @@ impl Given {
     pub(crate) fn parse(text: &str) -> Result<Self, Error> {
         let valid: &RawValue = serde_json::from_str(text)?;
         Parser { rest: valid.get() }.value(0)
+    }
+
+    /// The same for a parser that needs the usual type. Numbers can lose digits.
+    pub(crate) fn into_value(self) -> Value {
+        match self {
+            Self::Null => Value::Null,
+            Self::Bool(is_true) => Value::Bool(is_true),
+            Self::Number(digits) => digits.parse().map_or(Value::String(digits), Value::Number),
+            Self::String(text) => Value::String(text),
+            Self::Array(items) => items.into_iter().map(Self::into_value).collect(),
+            Self::Object(entries) => {
+                entries.into_iter().map(|(key, value)| (key, value.into_value())).collect()
+            }
+        }
     }
 
     /// The text, if it is one.
@@ -190,7 +201,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn it_is_what_another_parser_reads(
+        fn it_is_equal_to_the_result_of_another_parser(
             texts in proptest::collection::vec(".{0,8}", 0..6),
             numbers in proptest::collection::vec(proptest::num::f64::NORMAL, 0..4),
         ) {

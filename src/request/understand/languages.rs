@@ -23,7 +23,7 @@ const EXTENSIONS: [(&str, &str); 9] = [
 
 /// A configured language that a name stands for.
 #[derive(Debug)]
-pub(crate) struct Found<'c> {
+pub(crate) struct MatchedLanguage<'c> {
     pub(crate) language: &'c Language,
     /// The extension of its files that was meant, unless the name is that of the language.
     pub(crate) extension: Option<String>,
@@ -34,13 +34,13 @@ pub(crate) struct Found<'c> {
 pub(crate) fn find<'c>(
     name: &str,
     languages: &'c BTreeMap<String, Arc<Language>>,
-) -> Option<Found<'c>> {
+) -> Option<MatchedLanguage<'c>> {
     let by_name = |name: &str| {
         let mut same = languages.values().filter(|l| l.name.eq_ignore_ascii_case(name));
         same.next().filter(|_| same.next().is_none())
     };
     if let Some(language) = languages.get(name) {
-        return Some(Found { language, extension: None });
+        return Some(MatchedLanguage { language, extension: None });
     }
     if name.len() > MAX_NAME {
         return None;
@@ -51,12 +51,12 @@ pub(crate) fn find<'c>(
     let unversioned = word.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');
     let word = if word.starts_with("python2") { word } else { unversioned };
     if let Some(language) = by_name(&words).or_else(|| by_name(word)) {
-        return Some(Found { language, extension: None });
+        return Some(MatchedLanguage { language, extension: None });
     }
     let known = EXTENSIONS.iter().find(|(known, _)| *known == word);
     let extension = known.map_or_else(|| format!(".{word}"), |(_, known)| (*known).to_owned());
     let language = of_extension(&extension, languages)?;
-    Some(Found { language, extension: Some(extension) })
+    Some(MatchedLanguage { language, extension: Some(extension) })
 }
 
 /// The only language of a file, by the file's name.

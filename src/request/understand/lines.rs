@@ -40,7 +40,6 @@ impl Lines {
         self.until.is_none()
     }
 
-    /// Reads a line.
     pub(super) fn read(&mut self, line: &str) {
         let mut rest = line;
         loop {

@@ -29,10 +29,6 @@ pub(crate) use looks::{Advice, advice};
 pub(crate) use notes::Notes;
 
 /// Reads the arguments of a call, and returns what was understood of those that are not as they should be.
-///
-/// # Errors
-///
-/// The first field that is wrong.
 pub(crate) fn read<T: ToolArguments>(
     arguments: Given,
     config: &Config,
@@ -43,10 +39,6 @@ pub(crate) fn read<T: ToolArguments>(
 }
 
 /// Reads the arguments of a cell, whose language is that of its session if the caller names none.
-///
-/// # Errors
-///
-/// The first field that is wrong.
 pub(crate) fn read_cell(
     arguments: Given,
     language: &str,

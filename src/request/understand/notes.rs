@@ -2,7 +2,7 @@
 
 use crate::request::arguments::InvalidArgument;
 
-/// Most notes of a call. What is understood a hundred times is one note already.
+/// Most notes of a call. The same correction in all items of a list is one note.
 const MAX_NOTES: usize = 10;
 
 /// Remarks on arguments that are not as they should be, and how they were understood.
@@ -16,7 +16,7 @@ struct Remark {
 }
 
 impl Notes {
-    /// Notes what was understood of a field. What was noted of another item of its list is not repeated.
+    /// Adds a note about a field. A note that another item of the same list has is not repeated.
     pub(super) fn add(&mut self, field: &str, text: impl Into<String>) {
         let note = Remark { field: without_indices(field), text: without_indices(&text.into()) };
         if self.0.len() < MAX_NOTES && !self.0.contains(&note) {

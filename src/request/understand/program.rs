@@ -7,7 +7,7 @@ use isolator_pool::quote::quoted;
 use serde_json::{Map, Value};
 
 use super::fields::{Field, Kind};
-use super::languages::{self, Found};
+use super::languages::{self, MatchedLanguage};
 use super::lines::Style;
 use super::looks;
 use super::markdown::{Block, Markdown};
@@ -83,9 +83,9 @@ impl Reader<'_> {
         &mut self,
         given: &mut Map<String, Value>,
         name: &str,
-        found: &Found<'_>,
+        found: &MatchedLanguage<'_>,
     ) -> Result<(), InvalidArgument> {
-        let Found { language, extension } = found;
+        let MatchedLanguage { language, extension } = found;
         given.insert(LANGUAGE.to_owned(), Value::String(language.name.clone()));
         let Some(extension) =
             extension.as_ref().filter(|extension| !language.default_file.ends_with(*extension))
@@ -164,7 +164,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Takes the language that the name of the program's file tells, or the only one there is.
+    /// Takes the language of the program's file, by its name, or the only one there is.
     fn language_from_the_rest(&mut self, given: &mut Map<String, Value>) {
         let of_file = language_of_file(given, self.languages);
         let mut all = self.languages.values();
@@ -179,7 +179,7 @@ impl Reader<'_> {
     }
 }
 
-/// The language that the name of the program's file tells.
+/// The language of the program's file, by its name.
 fn language_of_file<'l>(
     given: &Map<String, Value>,
     languages: &'l BTreeMap<String, Arc<Language>>,

@@ -29,7 +29,7 @@ fn language(name: &str) -> (Option<String>, Option<String>) {
 }
 
 #[test]
-fn what_is_right_stays_as_it_is_without_a_note() {
+fn correct_arguments_are_unchanged_and_have_no_notes() {
     let right = json!({
         "language": "python", "entrypoint_code": " a ", "entrypoint_filename": "a b", "stdin": "",
         "additional_files": [{ "filename": "", "content": "", "encoding": "base64" }],
@@ -67,7 +67,7 @@ fn the_table_of_each_tool_has_the_arguments_that_its_struct_has() {
 }
 
 #[test]
-fn packages_are_a_list_whatever_they_are_called() {
+fn packages_are_a_list_under_each_of_their_names() {
     for given in [
         json!({ "packages": ["a>=1,<2"] }),
         json!({ "packages": "a>=1,<2" }),
@@ -89,7 +89,7 @@ fn packages_are_a_list_whatever_they_are_called() {
 }
 
 #[test]
-fn null_is_what_is_left_out_wherever_it_is() {
+fn null_counts_as_left_out_at_every_level() {
     let names = Arguments::FIELDS.iter().map(|field| (field.name.to_owned(), Value::Null));
     assert_eq!(execute(Value::Object(names.collect())), Arguments::default());
     let nested = json!({
@@ -103,7 +103,7 @@ fn null_is_what_is_left_out_wherever_it_is() {
 }
 
 #[test]
-fn a_session_is_found_under_each_of_its_names_and_in_what_is_around_the_arguments() {
+fn a_session_is_found_under_each_of_its_names_and_in_wrapped_arguments() {
     let config = Config::parse(CONFIG, None, Path::new("")).unwrap();
     for named in [
         json!({ "session": "h" }),
@@ -340,7 +340,7 @@ fn a_number_is_never_guessed() {
 }
 
 #[test]
-fn a_refused_value_is_explained_by_what_was_understood() {
+fn a_refused_value_is_explained_with_its_interpretation() {
     let config = Config::parse("{}", None, Path::new("")).unwrap();
     let (_, notes) = read::<Arguments>(json!({ "timeout": 5000 }).into(), &config).unwrap();
     let error = notes.explain(InvalidArgument::new("timeout", "is too long"));

@@ -21,10 +21,6 @@ const MAX_SHOWN: usize = 60;
 const MAX_DURATION: usize = 100;
 
 /// The value of a field in its form, or nothing if the caller leaves it out. `at` is its path.
-///
-/// # Errors
-///
-/// When it can't be what the field holds.
 pub(super) fn read(field: &Field, value: Given, at: &str, notes: &mut Notes) -> Meant {
     match (field.kind, value) {
         (_, Given::Null) => Ok(None),

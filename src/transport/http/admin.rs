@@ -1,6 +1,6 @@
-//! The listener for operators: metrics, the page of the state, and health, at an address of its own, beside clients on any transport.
+//! The listener for operators: metrics, the page of the state, and health, at an address of its own, next to clients on any transport.
 //!
-//! What it tells is not for clients, so it has tokens of its own, or answers only this machine. All that it changes is that the
+//! Its answers are not for clients, so it has tokens of its own, or answers only this machine. All that it changes is that the
 //! configuration is loaded again. Without tokens, requests must name this machine, so that no web page reads it under a name of the page's (DNS rebinding).
 
 use std::convert::Infallible;
@@ -32,10 +32,10 @@ use crate::config::Config;
 use crate::current::Current;
 use crate::metrics::{Format, Metrics};
 
-/// Connections at the same time: more than operators have, and few beside those of clients.
+/// Connections at the same time: more than operators have, and few compared to those of clients.
 const MAX_CONNECTIONS: usize = 32;
 
-/// Those of one address, where other machines can reach the listener: whoever has no token must not take them all.
+/// Those of one address, where other machines can reach the listener: a client without a token must not take them all.
 const OF_OTHERS: usize = 8;
 
 /// How long nothing of an answer can be read, and how long a connection can be idle. A scrape that hangs takes a connection
@@ -43,10 +43,10 @@ const OF_OTHERS: usize = 8;
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// What to do about too many connections.
-const HINT: &str = "see who asks the listener for operators, and why so often";
+/// Advice about too many connections.
+const HINT: &str = "see which programs ask the listener for operators, and why so often";
 
-/// What is answered where nothing is.
+/// The answer where nothing is.
 const NOTHING_HERE: &str = "there is nothing here: the state is at /status, metrics at /metrics, checks of health at /healthz and /readyz\n";
 
 /// A listener that is ready to serve.
@@ -57,7 +57,7 @@ pub(crate) struct Admin {
     operators: Operators,
 }
 
-/// Who is answered; cheap to clone. It changes with the configuration.
+/// The operators that are answered; cheap to clone. They change with the configuration.
 #[derive(Debug, Clone)]
 pub(crate) struct Operators {
     bound: IpAddr,
@@ -65,7 +65,7 @@ pub(crate) struct Operators {
 }
 
 impl Operators {
-    /// Who is answered under another configuration, to be used from [`set`](Self::set) on.
+    /// The operators that are answered under another configuration, to be used from [`set`](Self::set) on.
     ///
     /// # Errors
     ///
@@ -85,14 +85,14 @@ impl Operators {
 pub(crate) struct Serving {
     _end: DropGuard,
     _watching: AbortOnDropHandle<Infallible>,
-    /// What is served, and what is remembered meanwhile. Dropping the two above ends it.
+    /// The tasks that serve and remember. Dropping the two above ends them.
     _tasks: TaskTracker,
 }
 
-/// Who is answered.
+/// The operators that are answered.
 #[derive(Debug)]
 pub(crate) enum Guard {
-    /// Whoever has one of the tokens.
+    /// Those with one of the tokens.
     Tokens(Tokens),
     /// This machine, under one of its own names.
     ThisMachine(IpAddr),
@@ -130,7 +130,7 @@ impl Admin {
         Ok(Self { listener, address, certificate, operators })
     }
 
-    /// Who is answered.
+    /// The operators that are answered.
     pub(crate) fn operators(&self) -> Operators {
         self.operators.clone()
     }
@@ -165,7 +165,7 @@ impl Admin {
     }
 }
 
-/// What keeps a server from listening where the configuration says, as far as can be told without doing it.
+/// The problem that keeps a server from listening where the configuration says, as far as it is known without listening.
 pub(super) fn problem(config: &Config) -> Option<String> {
     let addresses = config.admin.address?.candidates();
     let address = addresses.iter().find(|address| !address.ip().is_loopback())?;
@@ -220,7 +220,7 @@ fn names_this_machine(headers: &HeaderMap, address: IpAddr) -> bool {
     })
 }
 
-/// What the page shows.
+/// The data of the page.
 fn status(metrics: &Metrics, health: &Health) -> Response {
     match serde_json::to_vec(&metrics.status(&health.not_ready())) {
         Ok(json) => {
@@ -247,7 +247,7 @@ fn failed(what: &str, error: &dyn std::fmt::Display) -> Response {
     (StatusCode::INTERNAL_SERVER_ERROR, format!("{what} could not be written\n")).into_response()
 }
 
-/// The format that a client likes best. Whoever says nothing gets the one that all know.
+/// The format that a client likes best. A client that names none gets the one that all know.
 fn format(headers: &HeaderMap) -> Format {
     let values = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
     let (mut open_metrics, mut plain) = (0.0, 0.0_f32);

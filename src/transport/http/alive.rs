@@ -18,7 +18,7 @@ use rmcp::model::{ErrorData, JsonRpcError, RequestId};
 use tokio::time::{Instant, Sleep, sleep};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
-/// What every parser of events ignores.
+/// A comment, which every parser of events ignores.
 const COMMENT: &[u8] = b":\n\n";
 
 /// How an event without data begins, as rmcp writes it.
@@ -143,7 +143,7 @@ fn is_kind(headers: &HeaderMap, kind: &str) -> bool {
 }
 
 impl Source {
-    /// What follows once a late answer is there. Its status has been sent, so an error is in its message.
+    /// The rest once a late answer is there. Its status has been sent, so an error is in its message.
     fn of(response: Response, id: Option<RequestId>) -> Self {
         if is_events(&response) {
             return Self::Events(response.into_body());

@@ -33,7 +33,7 @@ impl Certificate {
         Ok(Self { paths, current: Mutex::new(Current { files, config }) })
     }
 
-    /// What accepts the next connection. If the files have changed and can't be used, the old certificate is.
+    /// The acceptor of the next connection. If the files have changed and can't be used, it has the old certificate.
     pub(super) fn acceptor(&self) -> TlsAcceptor {
         let mut current = lock(&self.current);
         if let Some(read) = current.files.changed() {

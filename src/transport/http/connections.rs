@@ -28,7 +28,7 @@ use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 
 use super::certificate::Certificate;
-use super::half_close::{Answer, Patient, Received, Side};
+use super::half_close::{AnswerBody, Patient, Received, Side};
 
 /// For a TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -39,7 +39,7 @@ pub(super) const MAX_HEADERS: usize = 64 * 1024;
 /// After accepting failed, most likely because there are no file descriptors.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
-/// Shortest time between two lines in the log about connections that are not served. Whoever opens them must not fill it.
+/// Shortest time between two lines in the log about connections that are not served. A client that opens them must not fill it.
 const BETWEEN_LINES: Duration = Duration::from_secs(60);
 
 /// The address a request came from.
@@ -57,7 +57,7 @@ pub(super) struct Limits {
     pub(super) write_timeout: Duration,
     /// For the headers of a request, from when a connection begins to wait for one.
     pub(super) idle_timeout: Duration,
-    /// What to do about too many connections, and about too many from one address, for the log.
+    /// Advice for the log about too many connections, and about too many from one address.
     pub(super) hints: [&'static str; 2],
 }
 
@@ -275,7 +275,7 @@ where
         request.extensions_mut().insert(peer);
         request.extensions_mut().insert(side.clone());
         let (answered, side) = (router.clone().oneshot(request), side.clone());
-        async move { Ok(answered.await?.map(|body| Body::new(Answer::new(body, side)))) }
+        async move { Ok(answered.await?.map(|body| Body::new(AnswerBody::new(body, side)))) }
     });
     http1::Builder::new()
         .timer(TokioTimer::new())

@@ -17,7 +17,7 @@ use tower_http::cors::{AllowOrigin, CorsLayer};
 use super::rules::Rules;
 use crate::current::Current;
 
-/// What clients send. They are those of all protocol revisions, and of streams that are resumed.
+/// The headers of requests: those of all protocol revisions, and of streams that are resumed.
 const SENT: [HeaderName; 8] = [
     AUTHORIZATION,
     CONTENT_TYPE,
@@ -29,7 +29,7 @@ const SENT: [HeaderName; 8] = [
     HeaderName::from_static("mcp-name"),
 ];
 
-/// What pages can read of an answer, besides the few headers that they always can.
+/// The headers of answers that pages can read, besides the few that they always can.
 const READ: [HeaderName; 3] =
     [HeaderName::from_static("mcp-session-id"), WWW_AUTHENTICATE, RETRY_AFTER];
 

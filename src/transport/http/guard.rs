@@ -28,7 +28,7 @@ use super::alive::{self, Alive, Pace};
 use super::connections::Peer;
 use super::half_close::Side;
 use super::rules::Rules;
-use super::sessions::{Entry, Sessions, Use};
+use super::sessions::{SessionAccess, Sessions, Use};
 use super::tokens::{Refusal, Tokens};
 use crate::calls::budget::{Budget, Share};
 use crate::current::Current;
@@ -99,7 +99,7 @@ impl Guard {
         &self.sessions
     }
 
-    /// The client of a request. Without tokens, clients are told apart by where they call from.
+    /// The client of a request. Without tokens, clients are distinguished by their addresses.
     fn client(&self, request: &Request) -> Result<Client, Refused> {
         if let Some(client) = &self.only_client {
             return Ok(client.clone());
@@ -153,15 +153,15 @@ impl Guard {
         let client = self.client(&request)?;
         let session = request.headers().get(SESSION).and_then(|id| id.to_str().ok());
         let session = session.map(str::to_owned);
-        let entry = session.as_ref().map(|id| self.sessions.enter(id, &client));
-        let used = match entry {
-            Some(Entry::Foreign) => {
+        let access = session.as_ref().map(|id| self.sessions.enter(id, &client));
+        let used = match access {
+            Some(SessionAccess::Foreign) => {
                 return Err((StatusCode::NOT_FOUND, "there is no such session\n")
                     .into_response()
                     .into());
             }
-            Some(Entry::Own(used)) => Some(used),
-            Some(Entry::Unknown) | None => None,
+            Some(SessionAccess::Own(used)) => Some(used),
+            Some(SessionAccess::Unknown) | None => None,
         };
 
         let (mut parts, body) = request.into_parts();
@@ -340,9 +340,9 @@ fn busy(message: &str) -> Response {
 /// The answer to a request.
 struct Watched {
     body: Body,
-    /// What is left of a frame that is given to the connection piece by piece.
+    /// The rest of a frame that is given to the connection piece by piece.
     rest: Bytes,
-    /// What to do if the client does not read it to its end.
+    /// The action if the client does not read it to its end.
     absence: Option<Absence>,
     used: Option<Use>,
     _answer: Option<TaskTrackerToken>,

@@ -1,7 +1,7 @@
 //! Clients that close the sending side of a connection while they wait for an answer, as `nc -N` does.
 //!
 //! The kernel shows the same for a client that is gone: the end of what it sends. hyper would take either for a client that
-//! is gone, and drop its call. So the end is kept from hyper until the answer is sent, and told to whoever makes the answer:
+//! is gone, and drop its call. So the end is kept from hyper until the answer is sent, and reported to the code that makes the answer:
 //! only what is sent to a client shows whether it is still there, because the kernel of one that is gone refuses it.
 
 use std::io;
@@ -26,7 +26,7 @@ pub(super) struct Side {
 struct Answering {
     /// Whether a request is being received or answered.
     is_busy: bool,
-    /// Who waits for the end of what the client sends.
+    /// The task that waits for the end of what the client sends.
     reader: Option<Waker>,
 }
 
@@ -161,18 +161,18 @@ where
 }
 
 /// The body of an answer. When it is dropped, the connection may end.
-pub(super) struct Answer {
+pub(super) struct AnswerBody {
     body: Body,
     side: Side,
 }
 
-impl Answer {
+impl AnswerBody {
     pub(super) fn new(body: Body, side: Side) -> Self {
         Self { body, side }
     }
 }
 
-impl hyper::body::Body for Answer {
+impl hyper::body::Body for AnswerBody {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -192,7 +192,7 @@ impl hyper::body::Body for Answer {
     }
 }
 
-impl Drop for Answer {
+impl Drop for AnswerBody {
     fn drop(&mut self) {
         self.side.end();
     }

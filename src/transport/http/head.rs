@@ -1,4 +1,4 @@
-//! What is wrong with the first lines of a request, before anybody acts on them.
+//! Checks of the first lines of a request, before any code acts on them.
 //!
 //! A web page can make a browser call this machine under a name of the page's (DNS rebinding), so it matters which host a request
 //! names. There must be no doubt about it.
@@ -13,7 +13,7 @@ use axum::response::{IntoResponse as _, Response};
 
 use super::connections::MAX_HEADERS;
 
-/// What surrounds a name and a value: a colon, a space, and the end of the line.
+/// The characters around a name and a value: a colon, a space, and the end of the line.
 const AROUND: usize = 4;
 
 /// Refuses requests whose host is in doubt, and those with too many headers.

@@ -17,7 +17,7 @@ use crate::calls::Setup;
 use crate::mcp::server::Server;
 use crate::metrics::Reason;
 
-/// What is checked; cheap to clone.
+/// The parts that are checked; cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Health(Arc<Checked>);
 
@@ -25,7 +25,7 @@ struct Checked {
     server: Server,
     /// Cancelled when no more calls are taken.
     draining: CancellationToken,
-    /// Who can call, if clients come over HTTP.
+    /// The clients that can call, if they come over HTTP.
     access: Option<Access>,
     /// The pools that were ready once, when all were for the first time and later.
     were_ready: Mutex<BTreeSet<String>>,
@@ -75,7 +75,7 @@ impl Health {
         state
     }
 
-    /// What anybody is answered who asks whether the server is ready.
+    /// The answer to the question whether the server is ready.
     fn answer(&self) -> (StatusCode, String) {
         let State { not_ready, coming } = self.state();
         if !not_ready.is_empty() {

@@ -24,23 +24,19 @@ use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 
 use super::guard::Guard;
-use super::protocol;
-use super::rules::Rules;
 use super::sessions::Sessions;
-use crate::calls::budget::Budget;
-use crate::config::HttpConfig;
-use crate::current::Current;
+use super::{Access, Listener, protocol};
 use crate::local_socket::{CONFIGURATION, HAS_NOT_RUN, LocalSocket, fingerprint};
 use crate::mcp::server::Server;
 use crate::transport::message::Limits;
 
-/// Most connections. Each command has one.
+/// Most connections. A command has one for each call, and one for a session that it holds.
 const MAX_CONNECTIONS: usize = 64;
 
-/// Most further connections that are told at the same time that there is no room for them.
+/// Most further connections that are refused with an answer at the same time.
 const MAX_REFUSALS: usize = 64;
 
-/// Time for telling it.
+/// Time for that answer.
 const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Time for the headers of a request.
@@ -49,14 +45,16 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause after accepting failed, most likely because there are no file descriptors.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
-/// No proxy is in between, so answers can be silent.
-const KEEP_ALIVE: Duration = Duration::from_secs(24 * 60 * 60);
+/// How long an answer can be silent. Commands take a server that is silent for long for dead.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// Serves commands at the local socket until it is dropped, which also removes the socket.
 pub(crate) struct Local {
     _end: DropGuard,
     draining: CancellationToken,
     tasks: TaskTracker,
+    access: Access,
+    server: Server,
 }
 
 impl Local {
@@ -79,16 +77,14 @@ impl Local {
     fn serve(server: &Server, socket: LocalSocket) -> anyhow::Result<Self> {
         tracing::info!(socket = %socket.path().display(), "listening for commands of this user");
         let config = server.setup().config;
-        let in_flight = config.requests.max_in_flight.as_usize();
-        // No tokens, and no names but those of this machine.
-        let settings = HttpConfig { tokens: None, ..config.http.clone() };
-        let rules = Current::new(Rules::new(&settings, std::net::Ipv4Addr::LOCALHOST.into())?);
+        let access = Access::new(Listener::Local, &config)?;
+        let rules = access.rules.clone();
         let [end, draining] = [(); 2].map(|()| CancellationToken::new());
         let tasks = TaskTracker::new();
         let guard = Guard::new(
             rules.clone(),
             Arc::new(Sessions::new(config.limits.max_timeout)),
-            Budget::new(in_flight, in_flight),
+            access.bodies.clone(),
             Limits::new(config.limits.max_files),
             TaskTracker::new(),
             KEEP_ALIVE,
@@ -98,12 +94,18 @@ impl Local {
                 .layer(from_fn_with_state((server.clone(), draining.clone()), check));
         let ends = Ends { draining: draining.clone(), end: end.clone() };
         tasks.spawn(accept(socket, router, tasks.clone(), ends));
-        Ok(Self { _end: end.drop_guard(), draining, tasks })
+        Ok(Self { _end: end.drop_guard(), draining, tasks, access, server: server.clone() })
     }
 
-    /// Refuses new calls from now on. Those that run go on.
+    /// The part that changes with the configuration.
+    pub(crate) fn access(&self) -> Access {
+        self.access.clone()
+    }
+
+    /// Refuses new calls from now on. Those that run go on, but those that only hold a session.
     pub(crate) fn drain(&self) {
         self.draining.cancel();
+        self.server.release_sessions();
     }
 
     /// Refuses new calls, and waits for the answers of those that run.

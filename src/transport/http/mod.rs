@@ -24,7 +24,7 @@ mod sessions;
 mod tokens;
 
 use std::io::ErrorKind;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
@@ -68,22 +68,39 @@ pub(crate) struct Http {
     settings: HttpConfig,
 }
 
-/// Who can call, and how much they can send; cheap to clone. It changes with the configuration while the server listens.
+/// The clients that can call a listener, and how much they can send; cheap to clone. It changes with the configuration while the
+/// server listens.
 #[derive(Debug, Clone)]
 pub(crate) struct Access {
-    bound: IpAddr,
+    kind: Listener,
     rules: Current<Rules>,
     bodies: Budget,
 }
 
+/// A kind of listener.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Listener {
+    /// At an address of this machine.
+    At(IpAddr),
+    /// At the local socket, for one client.
+    Local,
+}
+
 impl Access {
+    fn new(kind: Listener, config: &Config) -> anyhow::Result<Self> {
+        let rules = Current::new(kind.rules(config)?);
+        let access = Self { kind, rules, bodies: Budget::new(0, 0) };
+        access.set_bodies(config);
+        Ok(access)
+    }
+
     /// The rules of another configuration, to be used from [`set`](Self::set) on.
     ///
     /// # Errors
     ///
     /// When the file of tokens can't be used, or other machines could call without a token.
     pub(crate) fn rules(&self, config: &Config) -> anyhow::Result<Rules> {
-        Rules::new(&config.http, self.bound)
+        self.kind.rules(config)
     }
 
     /// Why every request is refused, if that is so.
@@ -94,8 +111,26 @@ impl Access {
     /// Uses other rules for requests that come from now on.
     pub(crate) fn set(&self, rules: Rules, config: &Config) {
         self.rules.set(rules);
+        self.set_bodies(config);
+    }
+
+    fn set_bodies(&self, config: &Config) {
         let in_flight = config.requests.max_in_flight.as_usize();
-        self.bodies.set_limits(in_flight, in_flight / 2);
+        let of_one = if self.kind == Listener::Local { in_flight } else { in_flight / 2 };
+        self.bodies.set_limits(in_flight, of_one);
+    }
+}
+
+impl Listener {
+    fn rules(self, config: &Config) -> anyhow::Result<Rules> {
+        match self {
+            Self::At(bound) => Rules::new(&config.http, bound),
+            // No tokens, and no names but those of this machine.
+            Self::Local => {
+                let settings = HttpConfig { tokens: None, ..config.http.clone() };
+                Rules::new(&settings, Ipv4Addr::LOCALHOST.into())
+            }
+        }
     }
 }
 
@@ -112,7 +147,7 @@ pub(crate) struct Ending {
     pub end: CancellationToken,
 }
 
-/// What is wrong with the files that the configuration names, with the key of each.
+/// Problems of the files that the configuration names, with the key of each.
 pub(crate) fn problems_of_files(config: &Config) -> Vec<(&'static str, String)> {
     let mut problems = Vec::new();
     let settings = &config.http;
@@ -150,13 +185,11 @@ impl Http {
         }
         let listener = listen(addresses).await?;
         let address = listener.local_addr()?;
-        let (bound, in_flight) = (address.ip(), config.requests.max_in_flight.as_usize());
-        let rules = Current::new(Rules::new(&settings, bound)?);
-        let access = Access { bound, rules, bodies: Budget::new(in_flight, in_flight / 2) };
+        let access = Access::new(Listener::At(address.ip()), config)?;
         Ok(Self { listener, address, certificate, access, settings })
     }
 
-    /// Who can call.
+    /// The clients that can call.
     pub(crate) fn access(&self) -> Access {
         self.access.clone()
     }
@@ -235,7 +268,7 @@ async fn listen(addresses: &[SocketAddr]) -> anyhow::Result<TcpListener> {
     Err(error).with_context(|| format!("can't listen on {address}"))
 }
 
-/// What is answered where nothing is.
+/// The answer where nothing is.
 const NOTHING_HERE: &str =
     "there is nothing here: MCP clients use /mcp, checks of health /healthz and /readyz\n";
 

@@ -1,4 +1,4 @@
-//! How operators ask for the configuration to be loaded again, and what they are told.
+//! Requests of operators to load the configuration again, and the answers.
 
 use axum::http::header::{CONTENT_TYPE, ORIGIN};
 use axum::http::{HeaderMap, StatusCode};
@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, oneshot};
 /// Requests that can wait. One reload answers all that came before it began.
 const MAX_WAITING: usize = 16;
 
-/// What has become of another configuration.
+/// The result of a reload.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Reloaded {
     /// The keys that have other values than before.
@@ -19,14 +19,14 @@ pub(crate) struct Reloaded {
 }
 
 /// The same, or why nothing has changed.
-pub(crate) type Answer = Result<Reloaded, String>;
+pub(crate) type ReloadAnswer = Result<Reloaded, String>;
 
 /// Asks for a reload; cheap to clone.
 #[derive(Debug, Clone)]
-pub(crate) struct Reload(mpsc::Sender<oneshot::Sender<Answer>>);
+pub(crate) struct Reload(mpsc::Sender<oneshot::Sender<ReloadAnswer>>);
 
-/// Receives who asks.
-pub(crate) type Asked = mpsc::Receiver<oneshot::Sender<Answer>>;
+/// Receives the requests.
+pub(crate) type Asked = mpsc::Receiver<oneshot::Sender<ReloadAnswer>>;
 
 /// A way to ask for reloads.
 pub(crate) fn channel() -> (Reload, Asked) {

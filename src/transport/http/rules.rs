@@ -1,4 +1,4 @@
-//! Who can call, as the configuration says at a moment: tokens, names of this machine, and origins of pages.
+//! The clients that can call under a configuration: tokens, names of this machine, and origins of pages.
 
 use std::fmt::Display;
 use std::net::IpAddr;
@@ -11,10 +11,10 @@ use super::origins::{self, Origins};
 use super::tokens::Tokens;
 use crate::config::HttpConfig;
 
-/// Who can call.
+/// The rules of a configuration for clients.
 #[derive(Debug)]
 pub(crate) struct Rules {
-    /// The clients that can; anybody if there are no tokens.
+    /// The clients that can call; all if there are no tokens.
     pub(super) tokens: Option<Tokens>,
     /// The pages that can.
     pub(super) origins: Origins,
@@ -49,7 +49,7 @@ impl Rules {
     }
 }
 
-/// What is wrong with an address that other machines reach without a token.
+/// The error for an address that other machines reach without a token.
 pub(super) fn open_to_others(address: &dyn Display) -> String {
     format!(
         "other machines can reach {address}, and anyone who reaches it can run programs: create a token with \

@@ -26,11 +26,11 @@ const EXTRA_KEEP_ALIVE: Duration = Duration::from_secs(10 * 60);
 #[derive(Debug)]
 pub(super) struct Sessions {
     manager: Arc<LocalSessionManager>,
-    known: Mutex<HashMap<String, Known>>,
+    known: Mutex<HashMap<String, KnownSession>>,
 }
 
 #[derive(Debug)]
-struct Known {
+struct KnownSession {
     client: Client,
     /// Whether its streams begin with an event without data, from which a client can resume them.
     is_primed: bool,
@@ -42,7 +42,7 @@ struct Known {
     in_use: usize,
 }
 
-/// What must be done before a client can open a session.
+/// The step before a client can open a session.
 #[derive(Debug, PartialEq, Eq)]
 enum Room {
     Free,
@@ -71,7 +71,7 @@ impl Drop for Use {
 
 /// Whether a client can use a session.
 #[derive(Debug)]
-pub(super) enum Entry {
+pub(super) enum SessionAccess {
     /// It can.
     Own(Use),
     /// It is another client's.
@@ -120,8 +120,9 @@ impl Sessions {
         if own < MAX_PER_CLIENT && known.len() < MAX_SESSIONS {
             return Room::Free;
         }
-        let can_go =
-            |known: &Known| known.in_use == 0 && (own < MAX_PER_CLIENT || known.client == *client);
+        let can_go = |known: &KnownSession| {
+            known.in_use == 0 && (own < MAX_PER_CLIENT || known.client == *client)
+        };
         let idle = known.iter().filter(|(_, known)| can_go(known));
         let idlest = idle.min_by_key(|(_, known)| known.began.max(known.ended));
         let Some(idlest) = idlest.map(|(id, _)| id.clone()) else { return Room::None };
@@ -133,21 +134,22 @@ impl Sessions {
     /// Notes that a client has a new one.
     pub(super) fn add(&self, id: &str, client: &Client, is_primed: bool) {
         let now = Instant::now();
-        let known = Known { client: client.clone(), is_primed, began: now, ended: now, in_use: 0 };
+        let known =
+            KnownSession { client: client.clone(), is_primed, began: now, ended: now, in_use: 0 };
         self.known().insert(id.to_owned(), known);
     }
 
     /// Lets a request of a client use a session, if it can.
-    pub(super) fn enter(self: &Arc<Self>, id: &str, client: &Client) -> Entry {
+    pub(super) fn enter(self: &Arc<Self>, id: &str, client: &Client) -> SessionAccess {
         match self.known().get_mut(id) {
             Some(known) if known.client == *client => {
                 known.began = Instant::now();
                 known.in_use += 1;
                 let is_primed = known.is_primed;
-                Entry::Own(Use { sessions: Arc::clone(self), id: id.to_owned(), is_primed })
+                SessionAccess::Own(Use { sessions: Arc::clone(self), id: id.to_owned(), is_primed })
             }
-            Some(_) => Entry::Foreign,
-            None => Entry::Unknown,
+            Some(_) => SessionAccess::Foreign,
+            None => SessionAccess::Unknown,
         }
     }
 
@@ -156,7 +158,7 @@ impl Sessions {
         self.known().get(id).is_some_and(|known| known.began > then)
     }
 
-    fn known(&self) -> MutexGuard<'_, HashMap<String, Known>> {
+    fn known(&self) -> MutexGuard<'_, HashMap<String, KnownSession>> {
         lock(&self.known)
     }
 }
@@ -176,11 +178,11 @@ mod tests {
         sessions.add("a", &one, false);
         let then = Instant::now();
         assert!(!sessions.is_used_since("a", then));
-        assert!(matches!(sessions.enter("a", &two), Entry::Foreign));
+        assert!(matches!(sessions.enter("a", &two), SessionAccess::Foreign));
         assert!(!sessions.is_used_since("a", then));
-        assert!(matches!(sessions.enter("a", &one), Entry::Own(_)));
+        assert!(matches!(sessions.enter("a", &one), SessionAccess::Own(_)));
         assert!(sessions.is_used_since("a", then));
-        assert!(matches!(sessions.enter("b", &two), Entry::Unknown));
+        assert!(matches!(sessions.enter("b", &two), SessionAccess::Unknown));
     }
 
     #[tokio::test]

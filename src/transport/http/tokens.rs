@@ -22,7 +22,7 @@ use crate::hex::hex;
 use crate::metrics::Reason;
 use crate::reread::{Files, ReadError};
 
-/// What tokens begin with, so that secret scanners find them.
+/// The beginning of tokens, by which secret scanners find them.
 const PREFIX: &str = "isolator_";
 
 /// Random bytes of a token.
@@ -63,7 +63,7 @@ pub(crate) enum TokensError {
         path: String,
         /// The line's number, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// The mistake.
         problem: String,
     },
     /// There is none in it.
@@ -163,11 +163,11 @@ fn check_name(name: &str) -> Result<(), String> {
 #[derive(Debug)]
 pub(crate) struct Tokens {
     path: PathBuf,
-    known: Mutex<Known>,
+    known: Mutex<ReadTokens>,
 }
 
 #[derive(Debug)]
-struct Known {
+struct ReadTokens {
     file: Files,
     /// Those of the file, or why it can't be used.
     tokens: Result<Vec<Token>, String>,
@@ -177,7 +177,7 @@ impl Tokens {
     pub(super) fn read(path: PathBuf) -> Result<Self, TokensError> {
         let (file, contents) = Files::read(vec![path.clone()])?;
         let tokens = parse(&path, contents)?;
-        Ok(Self { path, known: Mutex::new(Known { file, tokens: Ok(tokens) }) })
+        Ok(Self { path, known: Mutex::new(ReadTokens { file, tokens: Ok(tokens) }) })
     }
 
     /// The client with this token.
@@ -217,7 +217,7 @@ impl Tokens {
         }
     }
 
-    fn read_again(&self, known: &mut Known) {
+    fn read_again(&self, known: &mut ReadTokens) {
         let Some(read) = known.file.changed() else { return };
         let read = read.map_err(TokensError::from);
         known.tokens = match read.and_then(|contents| parse(&self.path, contents)) {

@@ -1,4 +1,4 @@
-//! Hundreds of requests leave nothing on the host.
+//! Hundreds of requests leave nothing on the host; before a release, ten thousand.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,10 +8,21 @@ use futures_util::future::join_all;
 use serde_json::json;
 
 use super::{Launcher, launchers, look, start};
+use crate::common::process::Process;
 use crate::common::server::Server;
 
 const REQUESTS: usize = 300;
+const REQUESTS_BEFORE_A_RELEASE: usize = 10_000;
 const AT_ONCE: usize = 4;
+
+/// How much memory processes may take in addition, in KiB: allocators keep some of what they had.
+const GROWTH_OF_SERVER: u64 = 16 << 10;
+const GROWTH_OF_LAUNCHER: u64 = 2 << 10;
+
+fn requests() -> usize {
+    let is_for_a_release = std::env::var("ISOLATOR_TEST_ALL").is_ok_and(|all| all == "1");
+    if is_for_a_release { REQUESTS_BEFORE_A_RELEASE } else { REQUESTS }
+}
 
 /// How much there is of everything that could be left behind.
 async fn everything(server: &Server) -> BTreeMap<String, usize> {
@@ -19,6 +30,7 @@ async fn everything(server: &Server) -> BTreeMap<String, usize> {
     let look = look(server);
     let mut found = BTreeMap::from([
         ("control groups".to_owned(), look.all_groups(&server.instance).len()),
+        ("control groups that are dying".to_owned(), look.dying_groups(&server.instance)),
         ("processes".to_owned(), look.processes(&server.instance).len()),
         ("descriptors of the server".to_owned(), server.process().descriptors().len()),
         ("files of the server".to_owned(), files(server.directory())),
@@ -43,6 +55,17 @@ async fn everything(server: &Server) -> BTreeMap<String, usize> {
     found
 }
 
+/// Memory in KiB of the server, and of the launcher that has most.
+fn memory(server: &Server) -> (u64, u64) {
+    let of = |process: Process| {
+        let status = process.status();
+        let size = status.get("VmRSS").and_then(|size| size.split(' ').next()?.parse().ok());
+        size.expect("a living process has memory")
+    };
+    let launchers = launchers(server.process()).into_iter().map(|launcher| of(launcher.inner));
+    (of(server.process()), launchers.max().expect("a launcher"))
+}
+
 fn files(directory: &Path) -> usize {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let count = |entry: fs::DirEntry| {
@@ -62,8 +85,15 @@ async fn hundreds_of_requests_leave_nothing_behind() {
     let server = start(off).await;
     serve(&server, AT_ONCE).await;
     let before = everything(&server).await;
-    serve(&server, REQUESTS).await;
+    let (of_server, of_launcher) = memory(&server);
+    serve(&server, requests()).await;
     assert_eq!(everything(&server).await, before);
+    let (now_of_server, now_of_launcher) = memory(&server);
+    let grown = format!(
+        "server {of_server} to {now_of_server} KiB, launcher {of_launcher} to {now_of_launcher}"
+    );
+    assert!(now_of_server < of_server + GROWTH_OF_SERVER, "{grown}");
+    assert!(now_of_launcher < of_launcher + GROWTH_OF_LAUNCHER, "{grown}");
     server.stop().await;
 }
 

@@ -1,5 +1,6 @@
 //! Streamable HTTP, with the official client and with clients that break the rules.
 
+mod commands;
 mod connections;
 mod origins;
 

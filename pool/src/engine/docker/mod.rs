@@ -5,6 +5,7 @@ mod container;
 mod dialect;
 mod error;
 mod facts;
+mod helper;
 mod images;
 mod packages;
 mod set_archive;
@@ -32,6 +33,7 @@ pub use self::connect::{ConnectError, EngineAddress, connect};
 use self::container::Volumes;
 use self::dialect::DialectProbe;
 use self::error::translate;
+use self::helper::Helpers;
 pub use self::images::ImageBuild;
 use self::packages::PackagesVolume;
 use self::volume::RunnerVolume;
@@ -54,6 +56,9 @@ const PAUSE_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 const GONE_CHECKS: u32 = 40;
 const GONE_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
+/// The network mode of sandboxes that have only loopback.
+const NO_NETWORK: &str = "none";
+
 /// Exit code of a container whose process 1 was killed by SIGKILL.
 const KILLED: i64 = 137;
 
@@ -68,6 +73,7 @@ pub struct DockerEngine {
     labels: Labels,
     volume: RunnerVolume,
     packages: PackagesVolume,
+    helpers: Helpers,
     /// Asked before the first container is made.
     unenforced: OnceCell<Vec<LimitKind>>,
 }
@@ -85,6 +91,7 @@ impl DockerEngine {
             labels: instance.labels().clone(),
             volume: RunnerVolume::new(instance, runner),
             packages: PackagesVolume::new(instance),
+            helpers: Helpers::new(instance),
             unenforced: OnceCell::new(),
         }
     }
@@ -190,22 +197,18 @@ impl Engine for DockerEngine {
     async fn create(&self, name: &SandboxName, spec: &SandboxSpec) -> Result<(), EngineError> {
         let unenforced = self.ask_for_limits().await?;
         if !unenforced.is_empty() && !spec.allow_unlimited {
-            let why = "Docker has no control groups for it (see `docker info`)";
-            return Err(EngineError::Unusable(Unsupported::without_limits(unenforced, why).into()));
+            let why = "Docker has no control groups for it (see `docker info`)".to_owned();
+            let unenforced = unenforced.to_vec();
+            let unsupported = Unsupported::WithoutLimits { unenforced, why };
+            return Err(EngineError::Unusable(unsupported.into()));
         }
-        let failed = self.failed(Call::Create);
-        let options = CreateContainerOptionsBuilder::new().name(name.as_str()).build();
-        let dialect = self.dialect.dialect(self.docker().await?).await?;
-        let volumes = Volumes { runner: self.volume.name(), packages: self.packages.name() };
-        let body = container::body(spec, volumes, self.all_labels(), dialect);
-        let created = self.docker().await?.create_container(Some(options), body).await;
-        created.map(drop).map_err(|error| match failed(error) {
-            // Only the image is looked up here, so a 404 is about the image.
-            EngineError::Refused { cause, .. } if error::is_no_such_image(&cause.to_string()) => {
-                EngineError::NoSuchImage(spec.image.name.clone())
+        let hosts = self.volume.hosts().filter(|_| spec.network == NO_NETWORK);
+        match self.create_with(name, spec, hosts.as_deref()).await {
+            Err(error) if hosts.is_some() && self.volume.is_without_hosts(&error) => {
+                self.create_with(name, spec, None).await
             }
-            other => other,
-        })
+            created => created,
+        }
     }
 
     async fn provide(&self, set: &PackageSet, image: &Image) -> Result<(), EngineError> {
@@ -234,7 +237,9 @@ impl Engine for DockerEngine {
         let attached = docker.attach_container(name.as_str(), Some(options)).await;
         let AttachContainerResults { output, input } = attached.map_err(self.failed(Call::Arm))?;
         let started = docker.start_container(name.as_str(), None).await;
-        started.map_err(self.failed(Call::Create))?;
+        started.map_err(self.failed(Call::Create)).inspect_err(|error| {
+            self.volume.is_without_hosts(error);
+        })?;
         let address = self.shown.clone();
         let mut log = RunnerLog::new(name.clone());
         let output = output
@@ -326,7 +331,7 @@ impl Engine for DockerEngine {
                 // Names come with a slash in front; a container that is being removed has none.
                 let name = container.names?.into_iter().next()?;
                 let name = SandboxName::new(name.trim_start_matches('/'));
-                if self.packages.is_helper(&name) {
+                if self.helpers.contains(&name) {
                     return None;
                 }
                 Some(ListedSandbox { name, labels: container.labels?.into_iter().collect() })
@@ -340,6 +345,28 @@ impl Engine for DockerEngine {
 }
 
 impl DockerEngine {
+    /// Creates a container. `hosts` is the path of its file of hosts, if it has no network of the engine.
+    async fn create_with(
+        &self,
+        name: &SandboxName,
+        spec: &SandboxSpec,
+        hosts: Option<&str>,
+    ) -> Result<(), EngineError> {
+        let options = CreateContainerOptionsBuilder::new().name(name.as_str()).build();
+        let dialect = self.dialect.dialect(self.docker().await?).await?;
+        let (runner, packages) = (self.volume.name(), self.packages.name());
+        let body =
+            container::body(spec, Volumes { runner, packages, hosts }, self.all_labels(), dialect);
+        let created = self.docker().await?.create_container(Some(options), body).await;
+        created.map(drop).map_err(|error| match self.failed(Call::Create)(error) {
+            // Only the image is looked up here, so a 404 is about the image.
+            EngineError::Refused { cause, .. } if error::is_no_such_image(&cause.to_string()) => {
+                EngineError::NoSuchImage(spec.image.name.clone())
+            }
+            other => other,
+        })
+    }
+
     async fn wait_until_gone(
         &self,
         name: &SandboxName,

@@ -4,23 +4,22 @@
 //! read-only. Each set is in a folder whose name can't be guessed, in a folder that can't be listed. A set is uploaded through
 //! a container that is never started, and removed by one that runs nothing but our runner.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bollard::models::{ContainerCreateBody, HostConfig, VolumeCreateRequest};
-use bollard::query_parameters::{
-    CreateContainerOptionsBuilder, UploadToContainerOptionsBuilder, WaitContainerOptionsBuilder,
-};
+use bollard::models::{HostConfig, VolumeCreateRequest};
+use bollard::query_parameters::WaitContainerOptionsBuilder;
 use futures_util::StreamExt;
 use isolator_runner::paths;
 use tokio::time::timeout;
 
 use super::DockerEngine;
 use super::container::{self, Access};
+use super::helper::{Helper, NEVER_STARTED};
 use super::set_archive;
 use crate::engine::instance::Instance;
-use crate::engine::{Call, Engine, EngineError, Image, SandboxName, refused};
+use crate::engine::{Call, EngineError, Image, refused};
 use crate::lock::lock;
 use crate::packages::PackageSet;
 
@@ -35,14 +34,10 @@ const REMOVER_PIDS: i64 = 8;
 /// The volume of one instance.
 pub(super) struct PackagesVolume {
     name: String,
-    /// The start of the names of helpers.
-    helper: String,
     /// By the hash of a set. Each is locked while it is uploaded or removed.
     sets: Mutex<HashMap<String, Arc<tokio::sync::Mutex<Option<Brought>>>>>,
     /// The folders of those that are there, by their hash.
     folders: Mutex<HashMap<String, String>>,
-    /// Helpers at work.
-    helpers: Mutex<HashSet<SandboxName>>,
 }
 
 /// A set that is in the volume.
@@ -54,23 +49,12 @@ struct Brought {
 
 impl PackagesVolume {
     pub(super) fn new(instance: &Instance) -> Self {
-        let id = instance.short_id();
-        Self {
-            name: format!("isolator-{id}-packages"),
-            helper: format!("isolator-{id}-packer"),
-            sets: Mutex::default(),
-            folders: Mutex::default(),
-            helpers: Mutex::default(),
-        }
+        let name = format!("isolator-{}-packages", instance.short_id());
+        Self { name, sets: Mutex::default(), folders: Mutex::default() }
     }
 
     pub(super) fn name(&self) -> &str {
         &self.name
-    }
-
-    /// Whether a container is a helper at work, which has no lease.
-    pub(super) fn is_helper(&self, name: &SandboxName) -> bool {
-        lock(&self.helpers).contains(name)
     }
 
     /// Where a set is in a sandbox.
@@ -113,7 +97,7 @@ impl PackagesVolume {
         engine.docker().await?.create_volume(request).await.map_err(&failed)?;
         // 122 random bits.
         let folder = uuid::Uuid::new_v4().simple().to_string();
-        let helper = self.helper(engine);
+        let helper = Helper::new(engine);
         let uploaded = self.upload(engine, &helper, set, image, &folder).await;
         let removed = helper.remove().await;
         uploaded?;
@@ -131,24 +115,17 @@ impl PackagesVolume {
         image: &Image,
         folder: &str,
     ) -> Result<(), EngineError> {
-        let failed = engine.failed(Call::Provide);
         let host = HostConfig { mounts: Some(self.mounts(engine)), ..HostConfig::default() };
-        let entrypoint = vec!["never-started".to_owned()];
-        helper.create(&image.digest, entrypoint, host, Call::Provide).await?;
+        helper.create(&image.digest, NEVER_STARTED, host, Call::Provide).await?;
         let archive = set_archive::read(set.folder.clone(), folder);
         let (bytes, archive) = archive.await.map_err(|error| {
             let message = format!("{} can't be read: {error}", set.folder.display());
             refused(Call::Provide, message)
         })?;
-        let options = UploadToContainerOptionsBuilder::new().path(paths::PACKAGES).build();
-        let body = bollard::body_try_stream(archive);
-        let docker = engine.docker().await?;
-        let uploaded = docker.upload_to_container(helper.name.as_str(), Some(options), body);
+        let uploaded = helper.upload(paths::PACKAGES, archive, Call::Provide);
         let deadline = UPLOAD_TIMEOUT + Duration::from_secs(bytes / SLOWEST);
-        match timeout(deadline, uploaded).await {
-            Ok(uploaded) => uploaded.map_err(&failed),
-            Err(_) => Err(EngineError::Deadline { call: Call::Provide, deadline }),
-        }
+        let late = |_| Err(EngineError::Deadline { call: Call::Provide, deadline });
+        timeout(deadline, uploaded).await.unwrap_or_else(late)
     }
 
     /// Removes a set that this process has uploaded.
@@ -161,7 +138,7 @@ impl PackagesVolume {
         let mut brought = slot.lock().await;
         lock(&self.folders).remove(hash);
         if let Some(Brought { folder, image }) = &*brought {
-            let helper = self.helper(engine);
+            let helper = Helper::new(engine);
             let ran = self.run_remover(engine, &helper, image, folder).await;
             let removed = helper.remove().await;
             ran?;
@@ -195,8 +172,8 @@ impl PackagesVolume {
             pids_limit: Some(REMOVER_PIDS),
             ..HostConfig::default()
         };
-        let entrypoint = [paths::RUNNER, "remove", folder].map(str::to_owned).to_vec();
-        helper.create(image, entrypoint, host, Call::Withdraw).await?;
+        let command = [paths::RUNNER, "remove", folder];
+        helper.create(image, &command, host, Call::Withdraw).await?;
         let docker = engine.docker().await?;
         let name = helper.name.as_str();
         docker.start_container(name, None).await.map_err(&failed)?;
@@ -215,52 +192,5 @@ impl PackagesVolume {
     fn mounts(&self, engine: &DockerEngine) -> Vec<bollard::models::Mount> {
         let volume = (self.name.as_str(), paths::PACKAGES);
         vec![container::mount(volume, &engine.all_labels(), Access::ReadWrite)]
-    }
-
-    fn helper<'a>(&'a self, engine: &'a DockerEngine) -> Helper<'a> {
-        let number = uuid::Uuid::new_v4().simple();
-        let name = SandboxName::new(format!("{}-{number}", self.helper));
-        lock(&self.helpers).insert(name.clone());
-        Helper { name, volume: self, engine }
-    }
-}
-
-/// A helper at work. If it is dropped before it was removed, reconciliation finds it: it has our labels and no lease.
-struct Helper<'a> {
-    name: SandboxName,
-    volume: &'a PackagesVolume,
-    engine: &'a DockerEngine,
-}
-
-impl Helper<'_> {
-    async fn create(
-        &self,
-        image: &str,
-        entrypoint: Vec<String>,
-        host: HostConfig,
-        call: Call,
-    ) -> Result<(), EngineError> {
-        let options = CreateContainerOptionsBuilder::new().name(self.name.as_str()).build();
-        let body = ContainerCreateBody {
-            image: Some(image.to_owned()),
-            entrypoint: Some(entrypoint),
-            cmd: Some(Vec::new()),
-            user: Some("0:0".to_owned()),
-            labels: Some(self.engine.all_labels()),
-            host_config: Some(HostConfig { network_mode: Some("none".to_owned()), ..host }),
-            ..ContainerCreateBody::default()
-        };
-        let created = self.engine.docker().await?.create_container(Some(options), body).await;
-        created.map(drop).map_err(self.engine.failed(call))
-    }
-
-    async fn remove(self) -> Result<(), EngineError> {
-        self.engine.remove(&self.name).await
-    }
-}
-
-impl Drop for Helper<'_> {
-    fn drop(&mut self) {
-        lock(&self.volume.helpers).remove(&self.name);
     }
 }

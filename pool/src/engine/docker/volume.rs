@@ -1,44 +1,68 @@
 //! The volume that brings the runner and its files into every container of this instance.
 //!
-//! A volume works with any image and with an engine on another machine, where a bind mount would
-//! not. It is filled through a container that is never started.
+//! A volume works with any image and with an engine on another machine, where a bind mount of a file of this machine would not. It is
+//! filled through a container that is never started.
 
 use std::collections::HashMap;
+use std::sync::Mutex;
 
-use bollard::models::{ContainerCreateBody, HostConfig, VolumeCreateRequest};
-use bollard::query_parameters::{
-    CreateContainerOptionsBuilder, ListVolumesOptionsBuilder, RemoveVolumeOptionsBuilder,
-    UploadToContainerOptionsBuilder,
-};
+use bollard::models::{HostConfig, Volume, VolumeCreateRequest};
+use bollard::query_parameters::{ListVolumesOptionsBuilder, RemoveVolumeOptionsBuilder};
 
+use futures_util::stream;
 use isolator_runner::paths;
 
 use super::container::{self, Access};
+use super::dialect::TmpfsOptions;
+use super::helper::{Helper, NEVER_STARTED};
 use super::{DockerEngine, error};
 use crate::engine::instance::{Instance, LABEL};
-use crate::engine::{Call, Engine, EngineError, Image, LabelFilter, SandboxName};
+use crate::engine::{Call, EngineError, Image, LabelFilter};
+use crate::lock::lock;
+
+/// The file that is mounted over `/etc/hosts`: its name in the volume, and its content.
+const HOSTS: (&str, &str) = ("hosts", "127.0.0.1\tlocalhost sandbox\n::1\tlocalhost\n");
 
 /// The volume of one instance.
 pub(super) struct RunnerVolume {
     name: String,
-    filler: SandboxName,
     runner: &'static [u8],
     /// Creation time of the volume that this process filled. Locked while the volume is being filled.
     filled: tokio::sync::Mutex<Option<String>>,
+    /// The path of [`HOSTS`] on the engine's machine, if containers can have it.
+    hosts: Mutex<Option<String>>,
 }
 
 impl RunnerVolume {
     pub(super) fn new(instance: &Instance, runner: &'static [u8]) -> Self {
         Self {
             name: format!("isolator-{}-runner", instance.short_id()),
-            filler: SandboxName::new(format!("isolator-{}-filler", instance.short_id())),
             runner,
-            filled: tokio::sync::Mutex::new(None),
+            filled: tokio::sync::Mutex::default(),
+            hosts: Mutex::default(),
         }
     }
 
     pub(super) fn name(&self) -> &str {
         &self.name
+    }
+
+    /// The path of the file for `/etc/hosts` on the engine's machine, if containers can have it. With that an engine has nothing to
+    /// do for a container without a network. Otherwise it gives the container a network that leads nowhere, which takes it longer
+    /// than all else.
+    pub(super) fn hosts(&self) -> Option<String> {
+        lock(&self.hosts).clone()
+    }
+
+    /// Whether an error is that a container can't have the file, as where an engine in a virtual machine takes paths for those of
+    /// another machine. From now on none is given it.
+    pub(super) fn is_without_hosts(&self, error: &EngineError) -> bool {
+        let message = error.to_string();
+        let refused = lock(&self.hosts).take_if(|hosts| message.contains(&**hosts));
+        if refused.is_some() {
+            tracing::info!(%error, "containers are given a network that leads nowhere, so they start slower");
+        }
+        refused.is_some()
     }
 
     /// Creates and fills the volume, unless this process has done so and the volume still exists.
@@ -48,7 +72,7 @@ impl RunnerVolume {
         image: &Image,
     ) -> Result<(), EngineError> {
         let mut filled = self.filled.lock().await;
-        if filled.is_some() && *filled == self.made(engine).await? {
+        if filled.is_some() && *filled == self.inspect(engine).await?.map(|it| made(&it)) {
             return Ok(());
         }
         *filled = None;
@@ -59,53 +83,42 @@ impl RunnerVolume {
             ..VolumeCreateRequest::default()
         };
         engine.docker().await?.create_volume(request).await.map_err(&failed)?;
-        let uploaded = self.upload(engine, image).await;
-        // The helper is removed in any case. If even this call fails or is canceled, reconciliation finds
-        // the helper: it has our labels and no lease.
-        let removed = engine.remove(&self.filler).await;
+        let helper = Helper::new(engine);
+        let uploaded = self.upload(engine, &helper, image).await;
+        let removed = helper.remove().await;
         uploaded?;
         removed?;
-        *filled = self.made(engine).await?;
+        let volume = self.inspect(engine).await?;
+        let dialect = engine.dialect.dialect(engine.docker().await?).await?;
+        let is_docker = dialect.tmpfs == TmpfsOptions::All;
+        let folder = volume.as_ref().map(|it| &it.mountpoint);
+        let folder = folder.filter(|folder| is_docker && folder.starts_with('/'));
+        *lock(&self.hosts) = folder.map(|folder| format!("{folder}/{}", HOSTS.0));
+        *filled = volume.map(|it| made(&it));
         Ok(())
     }
 
-    /// The volume's creation time, if it exists. If the volume was removed, the engine creates an empty one
-    /// when a container mounts it; the time shows that.
-    async fn made(&self, engine: &DockerEngine) -> Result<Option<String>, EngineError> {
+    /// The volume, if it exists.
+    async fn inspect(&self, engine: &DockerEngine) -> Result<Option<Volume>, EngineError> {
         match engine.docker().await?.inspect_volume(&self.name).await {
-            Ok(volume) => Ok(Some(format!("{:?}", volume.created_at))),
+            Ok(volume) => Ok(Some(volume)),
             Err(error) if error::status(&error) == Some(404) => Ok(None),
             Err(error) => Err(engine.failed(Call::Prepare)(error)),
         }
     }
 
-    async fn upload(&self, engine: &DockerEngine, image: &Image) -> Result<(), EngineError> {
-        let failed = engine.failed(Call::Prepare);
-        engine.remove(&self.filler).await?;
-        let options = CreateContainerOptionsBuilder::new().name(self.filler.as_str()).build();
-        let labels = engine.all_labels();
-        let mount = container::mount((&self.name, paths::DIRECTORY), &labels, Access::ReadWrite);
-        let body = ContainerCreateBody {
-            image: Some(image.digest.clone()),
-            entrypoint: Some(vec!["never-started".to_owned()]),
-            labels: Some(labels),
-            host_config: Some(HostConfig {
-                mounts: Some(vec![mount]),
-                network_mode: Some("none".to_owned()),
-                ..HostConfig::default()
-            }),
-            ..ContainerCreateBody::default()
-        };
-        let created = engine.docker().await?.create_container(Some(options), body).await;
-        created.map_err(&failed)?;
-        let options = UploadToContainerOptionsBuilder::new().path(paths::DIRECTORY).build();
-        let tar = bollard::body_full(self.tar().into());
-        let uploaded = engine
-            .docker()
-            .await?
-            .upload_to_container(self.filler.as_str(), Some(options), tar)
-            .await;
-        uploaded.map_err(&failed)
+    async fn upload(
+        &self,
+        engine: &DockerEngine,
+        helper: &Helper<'_>,
+        image: &Image,
+    ) -> Result<(), EngineError> {
+        let volume = (self.name.as_str(), paths::DIRECTORY);
+        let mount = container::mount(volume, &engine.all_labels(), Access::ReadWrite);
+        let host = HostConfig { mounts: Some(vec![mount]), ..HostConfig::default() };
+        helper.create(&image.digest, NEVER_STARTED, host, Call::Prepare).await?;
+        let tar = stream::iter([Ok(self.tar().into())]);
+        helper.upload(paths::DIRECTORY, tar, Call::Prepare).await
     }
 
     fn tar(&self) -> Vec<u8> {
@@ -119,16 +132,24 @@ impl RunnerVolume {
         archive
             .append_data(&mut header, place.trim_start_matches('/'), std::io::empty())
             .expect("writing to a vector can't fail");
-        for file in paths::files(self.runner) {
+        let files = paths::files(self.runner).map(|file| (file.path, file.content, file.mode));
+        for (path, content, mode) in files.into_iter().chain([(HOSTS.0, HOSTS.1.as_bytes(), 0o644)])
+        {
             let mut header = tar::Header::new_gnu();
-            header.set_mode(file.mode);
-            header.set_size(file.content.len() as u64);
+            header.set_mode(mode);
+            header.set_size(content.len() as u64);
             archive
-                .append_data(&mut header, file.path, file.content)
+                .append_data(&mut header, path, content)
                 .expect("writing to a vector can't fail");
         }
         archive.into_inner().expect("writing to a vector can't fail")
     }
+}
+
+/// The volume's creation time. If the volume was removed, the engine creates an empty one when a container mounts it; the time
+/// shows that.
+fn made(volume: &Volume) -> String {
+    format!("{:?}", volume.created_at)
 }
 
 /// Removes the volumes whose labels `dead` accepts.

@@ -64,8 +64,6 @@ pub(super) enum HostError {
 pub(super) struct Host {
     /// Control groups, if this user can have some.
     pub(super) groups: Option<Hierarchies>,
-    /// Whether buffers of sockets have a limit of their own.
-    pub(super) counts_sockets_apart: bool,
     /// Controllers that can't limit sandboxes.
     missing: Vec<&'static str>,
     /// The reason for missing groups.
@@ -94,11 +92,10 @@ impl Host {
         let read = |path| fs::read_to_string(path).unwrap_or_default();
         let users =
             users_of_root(&read("/proc/self/uid_map"), &read("/proc/sys/user/max_user_namespaces"));
-        let counts_sockets_apart = groups.count_sockets_apart();
         let is_second = groups.version == Version::Two;
         let version_two_mount = if is_second { cgroups::version_two_mount().ok() } else { None };
         let (groups, why, grant) = (Some(groups), None, None);
-        Ok(Self { groups, counts_sockets_apart, missing, why, grant, version_two_mount, users })
+        Ok(Self { groups, missing, why, grant, version_two_mount, users })
     }
 
     fn without_root() -> Result<Self, HostError> {
@@ -113,9 +110,7 @@ impl Host {
             cgroups::version_two_mount().map_err(|_| HostError::NoVersionTwo)?;
         let version_two_mount = Some(version_two_mount);
         let (grant, users) = (Some(grant), Users::OneRange);
-        // The second version counts them as memory.
-        let counts_sockets_apart = false;
-        Ok(Self { groups, counts_sockets_apart, missing, why, grant, version_two_mount, users })
+        Ok(Self { groups, missing, why, grant, version_two_mount, users })
     }
 
     /// The IDs of the next sandbox.
@@ -143,12 +138,6 @@ impl Host {
     pub(super) fn next_template_user(&self) -> Option<u32> {
         let Users::PerSandbox(next) = &self.users else { return None };
         Some(FIRST_ID + next.fetch_add(1, Ordering::Relaxed) % IDS)
-    }
-
-    /// Whether a sandbox can save unused CPU time for later.
-    pub(super) fn saves_cpu_time(&self) -> bool {
-        let groups = self.groups.as_ref().filter(|_| self.limits("cpu"));
-        groups.is_some_and(Hierarchies::save_cpu_time)
     }
 
     /// Whether a controller limits sandboxes.
@@ -249,15 +238,7 @@ mod tests {
         let users = users_of_root("         0          0 4294967295\n", "96343\n");
         assert!(matches!(users, Users::PerSandbox(_)));
         let (groups, missing, why, grant, version_two_mount) = (None, vec![], None, None, None);
-        let host = Host {
-            groups,
-            counts_sockets_apart: false,
-            missing,
-            why,
-            grant,
-            version_two_mount,
-            users,
-        };
+        let host = Host { groups, missing, why, grant, version_two_mount, users };
         let (one, other) = (host.next_ids().unwrap(), host.next_ids().unwrap());
         assert!(one.first.abs_diff(other.first) >= IDS, "{one:?} {other:?}");
         assert!(one.first >= FIRST_ID && one.first + one.count <= LAST_ID);

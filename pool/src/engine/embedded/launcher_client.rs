@@ -3,13 +3,12 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
-use serde_json::Value;
 use tokio::io::{AsyncRead, Interest};
 use tokio::process::{Child, Command};
 use tokio::sync::oneshot;
@@ -20,9 +19,8 @@ use tokio_util::task::TaskTracker;
 use super::binder_client::BinderClient;
 use super::launcher;
 use super::packet_socket::PacketSocket;
-use super::protocol::{
-    self, LauncherPaths, LauncherReply, LauncherRequest, Packet, ReceiveError, SandboxKind,
-};
+use super::plan::Plan;
+use super::protocol::{self, LauncherPaths, LauncherReply, LauncherRequest, Packet, ReceiveError};
 use super::rootless::Grant;
 use crate::engine::Call;
 use crate::lock::lock;
@@ -180,11 +178,9 @@ impl LauncherClient {
     pub(super) async fn create(
         &self,
         name: &str,
-        spec: Value,
-        kind: SandboxKind,
-        group: Option<PathBuf>,
+        plan: Plan,
     ) -> Result<SandboxHandles, CreateError> {
-        let request = LauncherRequest::Create { name: name.to_owned(), spec, kind, group };
+        let request = LauncherRequest::Create { name: name.to_owned(), plan };
         let packet = Packet::new(&request).map_err(CreateError::TooLong)?;
         let (sender, answer) = oneshot::channel();
         let pending = PendingRequest { since: Instant::now(), answer: sender };

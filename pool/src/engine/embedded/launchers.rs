@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use super::cgroups::Cgroup;
 use super::launcher_client::{CreateError, LauncherClient, SandboxHandles};
-use super::protocol::{Devices, LauncherPaths, SandboxKind};
+use super::plan::Plan;
+use super::protocol::LauncherPaths;
 use super::{EmbeddedEngine, refused};
 use crate::engine::{Call, EngineError};
 use crate::lock::lock;
@@ -19,7 +20,7 @@ use crate::lock::lock;
 const LAUNCHERS: usize = 2;
 
 /// After this time the processes of a sandbox that is being made are killed: one of them was stopped, and its launcher waits
-/// for it. Making one takes 30 ms, and some seconds on an overloaded machine.
+/// for it. Making one takes 5 ms, and some seconds on an overloaded machine.
 const STOPPED_AFTER: Duration = Duration::from_secs(8);
 
 /// The images whose sandboxes a launcher makes.
@@ -88,7 +89,6 @@ impl EmbeddedEngine {
             groups: host.version_two_mount.clone(),
             favordynmods: host.favorable_groups().filter(|_| self.settings.favordynmods),
             building: None,
-            devices: if host.grant.is_none() { Devices::Own } else { Devices::Host },
         };
         let program = &self.settings.program;
         let started = LauncherClient::start(program, paths, host.grant.as_ref(), &self.tasks).await;
@@ -103,8 +103,13 @@ impl EmbeddedEngine {
 
     /// Ends the launchers that are not used anymore, once their sandboxes are gone.
     pub(super) fn end_unused_launchers(&self) {
+        let may_end = |running: &RunningLauncher| {
+            !running.client.is_healthy() || !self.has_sandboxes(&running.client)
+        };
         // The holder of the lock does the same.
-        if let Ok(mut launchers) = self.launchers.try_lock() {
+        if let Ok(mut launchers) = self.launchers.try_lock()
+            && launchers.iter().any(may_end)
+        {
             self.end_unused(&mut launchers, &self.mounted(), None);
         }
     }
@@ -143,12 +148,10 @@ impl EmbeddedEngine {
     pub(super) async fn make(
         launcher: &LauncherClient,
         name: &str,
-        oci: serde_json::Value,
-        kind: SandboxKind,
+        plan: Plan,
         cgroup: Option<&Cgroup>,
     ) -> Result<SandboxHandles, CreateError> {
-        let freezer = cgroup.and_then(Cgroup::separate_freezer);
-        let mut made = pin!(launcher.create(name, oci, kind, freezer));
+        let mut made = pin!(launcher.create(name, plan));
         if let Ok(made) = tokio::time::timeout(STOPPED_AFTER, &mut made).await {
             return made;
         }

@@ -1,8 +1,6 @@
 //! Names that the server and its launchers share: paths in a launcher's view, names in the folder of a build, and the number of
 //! users of a sandbox.
 
-use std::path::{Path, PathBuf};
-
 /// Number of users, and of groups, in a sandbox's user namespace: all 16-bit IDs.
 pub(super) const IDS: u32 = 1 << 16;
 
@@ -24,13 +22,11 @@ pub(super) const EMPTY: &str = "/tmp/empty";
 /// The root of an image that is being built, as the launcher sees it.
 pub(super) const BUILDING: &str = "/tmp/building";
 
-/// Roots of sandboxes, while these are being made.
-pub(super) const ROOTS: &str = "/tmp/roots";
+/// Where the root of a sandbox is attached in the sandbox's mounts, for a moment.
+pub(super) const ROOT: &str = "/tmp/root";
 
-/// The root of a sandbox while it is being made, as the launcher sees it.
-pub(super) fn root_of(name: &str) -> PathBuf {
-    Path::new(ROOTS).join(name).join("root")
-}
+/// Where the launcher mounts the writable layer of a sandbox, for a moment.
+pub(super) const LAYER: &str = "/tmp/layer";
 
 /// The folder of the build context in an image's root, while its script runs.
 pub(super) const CONTEXT: &str = "build";

@@ -128,9 +128,9 @@ pub(super) fn remove(process: Option<Arc<OwnedFd>>, cgroup: Option<Cgroup>) -> i
             Ok(()) | Err(rustix::io::Errno::SRCH) => {}
             Err(error) => return Err(error.into()),
         }
-        // Processes that the freezer of version 1 has frozen die when they are thawed. An error means that the
-        // groups are gone.
-        let _ = cgroup.as_ref().map(Cgroup::thaw);
+        if let Some(cgroup) = &cgroup {
+            cgroup.let_die();
+        }
         let killed = Instant::now();
         while !has_ended(&process, KILL_CHECK_INTERVAL) {
             if killed.elapsed() > KILL_TIMEOUT {

@@ -1,5 +1,4 @@
-//! The embedded engine, which needs no other program: `libcontainer` makes sandboxes from the images of our
-//! own store.
+//! The embedded engine, which needs no other program: it makes sandboxes from the images of our own store.
 //!
 //! A `Launcher`, a small process next to the server, makes each sandbox and hands over the stream to its runner, which is
 //! process 1 there. Everything later the server does itself: freezing, thawing and limits are writes to control groups, and a
@@ -20,6 +19,7 @@ mod live;
 mod packages;
 mod packet_socket;
 mod pidfd;
+mod plan;
 mod protocol;
 mod rootless;
 mod shared;
@@ -43,7 +43,7 @@ use self::labels::{TEMPLATES, instance_of, labels_of};
 use self::launchers::{RunningLauncher, ServedImages};
 use self::layout::IMAGES;
 use self::live::Live;
-use self::protocol::{Role, SandboxKind, WritableLayer};
+use self::plan::Users;
 use self::zygotes::Templates;
 use crate::engine::instance::Instance;
 use crate::engine::limits::{ByteSize, LimitKind, Resources};
@@ -210,25 +210,16 @@ impl Engine for EmbeddedEngine {
 
     fn supports(&self, spec: &SandboxSpec) -> Result<(), Unsupported> {
         if spec.network != "none" {
-            return Err(Unsupported(format!(
-                "the embedded engine supports no network mode but \"none\", and {:?} is configured: set \
-                 defaultNetworkMode to \"none\", or engine.kind to \"docker\"",
-                spec.network
-            )));
+            return Err(Unsupported::Network(spec.network.clone()));
         }
         if let Some(runtime) = &spec.runtime {
-            return Err(Unsupported(format!(
-                "the embedded engine can't use the OCI runtime {runtime:?}: remove engine.runtime, or \
-                 set engine.kind to \"docker\""
-            )));
+            return Err(Unsupported::Runtime(runtime.clone()));
         }
-        if let Ok(host) = &self.host
-            && !spec.allow_unlimited
-            && !host.unenforced().is_empty()
-        {
-            return Err(Unsupported::without_limits(&host.unenforced(), &host.how_to_limit()));
+        let Ok(host) = &self.host else { return Ok(()) };
+        match host.unenforced() {
+            unenforced if unenforced.is_empty() || spec.allow_unlimited => Ok(()),
+            unenforced => Err(Unsupported::WithoutLimits { unenforced, why: host.how_to_limit() }),
         }
-        Ok(())
     }
 
     fn unenforced(&self) -> Vec<LimitKind> {
@@ -240,32 +231,22 @@ impl Engine for EmbeddedEngine {
         let held = self.hold(&spec.image)?;
         let made = held.make_mountpoints(&spec::directories(spec), &spec::files());
         made.map_err(|error| store_refused(Call::Create, error))?;
-        if let Some(groups) = &host.groups {
-            groups.make_instance(&self.instance).map_err(|error| refused(Call::Create, error))?;
-        }
         let cgroup =
             host.groups.as_ref().map(|groups| Cgroup::new(groups, &self.instance, name.as_str()));
+        let users =
+            host.next_ids().map(|ids| Users { ids, entered_by: self.templates.user(host, spec) });
         let parts = spec::SpecParts {
-            root: &layout::root_of(name.as_str()),
+            image: &Path::new(IMAGES).join(held.image().relative_root()),
             host,
             cgroup: cgroup.as_ref(),
             env: &held.image().description.env,
-            ids: host.next_ids(),
-            is_entered: false,
         };
-        let entered_by = self.templates.user(host, spec).zip(parts.ids);
-        let parts = spec::SpecParts { is_entered: entered_by.is_some(), ..parts };
-        let oci = spec::sandbox(spec, &parts);
-        let layer = WritableLayer { size: spec.limits.tmp.as_bytes(), inodes: spec.limits.inodes };
-        let kind = SandboxKind::Image {
-            image: Path::new(IMAGES).join(held.image().relative_root()),
-            layer: (!spec.readonly_root).then_some(layer),
-            role: Role::Program { entered_by },
-        };
+        let plan = spec::sandbox(spec, users, parts);
+        let entered_by = users.and_then(|users| users.entered_by);
         let images = entered_by
             .map_or(ServedImages::Others, |_| ServedImages::One(spec.image.digest.clone()));
         let launcher = self.launcher(images).await?;
-        let created = Self::make(&launcher, name.as_str(), oci, kind, cgroup.as_ref()).await;
+        let created = Self::make(&launcher, name.as_str(), plan, cgroup.as_ref()).await;
         let created = created.map_err(|error| refused(Call::Create, error))?;
         let live = Live::new(created, cgroup, &launcher, held);
         lock(&self.sandboxes).insert(name.clone(), live);

@@ -11,12 +11,12 @@ use rustix::net::{
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use super::cgroups::Version;
 use super::host::Ids;
+use super::plan::Plan;
 
-/// Longest message. A sandbox's specification takes a tenth of it, to which an image may add nearly all of the rest:
+/// Longest message. A sandbox's plan takes a tenth of it, to which an image may add nearly all of the rest:
 /// its store limits variables and volumes.
 const MAX_MESSAGE: usize = 64 * 1024;
 
@@ -41,8 +41,6 @@ pub(super) struct LauncherPaths {
     pub(super) favordynmods: Option<Version>,
     /// An image that is being built.
     pub(super) building: Option<Building>,
-    /// Where the devices of sandboxes come from.
-    pub(super) devices: Devices,
 }
 
 /// An image that is being built.
@@ -52,56 +50,6 @@ pub(super) struct Building {
     pub(super) root: PathBuf,
     /// The users that its script runs as, and that own the files for it.
     pub(super) ids: Ids,
-}
-
-/// Which device nodes sandboxes have.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Devices {
-    /// Each has its own.
-    Own,
-    /// Those of the host, because only root can make others.
-    Host,
-}
-
-/// The kind of a sandbox.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum SandboxKind {
-    /// A sandbox from an image.
-    Image {
-        /// The image's root in the launcher's view.
-        image: PathBuf,
-        /// The layer for writes to its root, if it may write there.
-        layer: Option<WritableLayer>,
-        /// Its role.
-        role: Role,
-    },
-    /// A sandbox in which a script builds an image.
-    Build,
-}
-
-/// The role of a sandbox.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Role {
-    /// It runs a program. Processes of the owner, a user of the launcher's namespace, may enter it.
-    Program {
-        /// That user, and the sandbox's users; `None` if no process may enter.
-        entered_by: Option<(u32, Ids)>,
-    },
-    /// It has an interpreter that is forked into sandboxes.
-    Template {
-        /// Possible paths of its program. The one that is found is made unreadable: all forks have it as their own program, and
-        /// could lock or watch it.
-        program: Vec<PathBuf>,
-    },
-}
-
-/// A writable layer over an image. It is in memory and counts against the sandbox's memory limit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct WritableLayer {
-    /// Its size in bytes.
-    pub(super) size: u64,
-    /// Maximum number of files in it.
-    pub(super) inodes: u32,
 }
 
 /// From the server.
@@ -116,12 +64,8 @@ pub(super) enum LauncherRequest {
     Create {
         /// Its name, which the answer repeats.
         name: String,
-        /// Its OCI runtime specification.
-        spec: Value,
-        /// Its kind.
-        kind: SandboxKind,
-        /// A control group for the sandbox that `libcontainer` does not create.
-        group: Option<PathBuf>,
+        /// Its plan.
+        plan: Plan,
     },
 }
 
@@ -271,10 +215,26 @@ mod tests {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, send as send_bytes, socketpair};
 
     use super::*;
+    use crate::engine::embedded::plan::{Role, Root};
 
-    fn create(spec: &str) -> LauncherRequest {
-        let (name, spec, kind) = ("a \"name\"".to_owned(), Value::from(spec), SandboxKind::Build);
-        LauncherRequest::Create { name, spec, kind, group: None }
+    fn create(host_name: &str) -> LauncherRequest {
+        let plan = Plan {
+            role: Role::Template,
+            root: Root::Building,
+            host_name: host_name.to_owned(),
+            groups: None,
+            memory: Vec::new(),
+            files: Vec::new(),
+            packages: None,
+            program: Vec::new(),
+            arguments: Vec::new(),
+            variables: Vec::new(),
+            directory: "/".into(),
+            user: (0, 0),
+            capabilities: 0,
+            limits: Vec::new(),
+        };
+        LauncherRequest::Create { name: "a \"name\"".to_owned(), plan }
     }
 
     #[test]
@@ -312,7 +272,7 @@ mod tests {
         }
         send(&ours, &create("x"), &[]).unwrap();
         let received = receive(&theirs).unwrap().unwrap().0;
-        assert!(matches!(received, LauncherRequest::Create { spec, .. } if spec == "x"));
+        assert!(matches!(received, LauncherRequest::Create { plan, .. } if plan.host_name == "x"));
         drop(ours);
         assert!(receive::<LauncherRequest>(&theirs).unwrap().is_none());
     }

@@ -24,8 +24,22 @@ pub(super) struct Grant {
 
 /// A missing requirement of sandboxes without root.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub(super) struct GrantError(String);
+pub(super) enum GrantError {
+    #[error(
+        "sandboxes without root need {} IDs in a row, and {file} gives this user no such range; as root, run: \
+         usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {user}",
+        IDS - 1
+    )]
+    NoRange { file: &'static str, user: String },
+    #[error(
+        "sandboxes without root need {0}, which is not installed; as root, run: apt-get install uidmap"
+    )]
+    NotInstalled(&'static str),
+    #[error(
+        "sandboxes without root need user namespaces, which this kernel allows only for root; as root, run: sysctl -w {0}"
+    )]
+    NoNamespaces(&'static str),
+}
 
 /// Whether this process is root, and needs no grant.
 pub(super) fn is_root() -> bool {
@@ -44,25 +58,17 @@ impl Grant {
         let uid = rustix::process::getuid().as_raw();
         let gid = rustix::process::getgid().as_raw();
         let name = user_name(&fs::read_to_string("/etc/passwd").unwrap_or_default(), uid);
-        let find = |file: &str| {
+        let find = |file| {
             let table = fs::read_to_string(file).unwrap_or_default();
             first_range(&table, name.as_deref(), uid).ok_or_else(|| {
-                let name = name.as_deref().unwrap_or("USER");
-                GrantError(format!(
-                    "sandboxes without root need {} IDs in a row, and {file} gives this user no such \
-                     range; as root, run: usermod --add-subuids 100000-165535 --add-subgids \
-                     100000-165535 {name}",
-                    IDS - 1
-                ))
+                let user = name.as_deref().unwrap_or("USER").to_owned();
+                GrantError::NoRange { file, user }
             })
         };
         let grant = Self { own: (uid, gid), uids: find(SUBUID)?, gids: find(SUBGID)? };
         for program in [NEWUIDMAP, NEWGIDMAP] {
             if !is_on_path(program) {
-                return Err(GrantError(format!(
-                    "sandboxes without root need {program}, which is not installed; as root, run: \
-                     apt-get install uidmap"
-                )));
+                return Err(GrantError::NotInstalled(program));
             }
         }
         check_namespaces(
@@ -107,10 +113,7 @@ fn check_namespaces(
     } else {
         return Ok(());
     };
-    Err(GrantError(format!(
-        "sandboxes without root need user namespaces, which this kernel allows only for root; as root, \
-         run: sysctl -w {switch}"
-    )))
+    Err(GrantError::NoNamespaces(switch))
 }
 
 /// The name of a user in the form of `/etc/passwd`.

@@ -1,8 +1,7 @@
 //! Mount points in the root of an image: those of every sandbox, the image's volumes, the workspace.
 //!
-//! Each of them, and every directory above it, must be real. The library that makes sandboxes joins some paths
-//! to the root as text, and the kernel would follow a link there to the host. Links elsewhere, such as `/lib`,
-//! `/var/run` or `/etc/mtab`, do no harm.
+//! Each of them, and every directory above it, must be real: a sandbox's mounts are placed through no link. Links elsewhere, such
+//! as `/lib`, `/var/run` or `/etc/mtab`, do no harm.
 
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};

@@ -19,7 +19,7 @@ const BYTE_ORDER_MARK: char = '\u{feff}';
 /// Where the servers are: the keys of the objects that lead to them.
 pub(crate) type Keys = &'static [&'static str];
 
-/// What to do with another server of the same name.
+/// The treatment of another server of the same name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Other {
     /// Leave it and say so.
@@ -68,7 +68,7 @@ pub(crate) enum EditError {
 
 /// A text that was read, and can be changed.
 trait Document {
-    /// What it says.
+    /// Its text.
     fn value(&self) -> Value;
 
     /// The server with a name, if there is one.
@@ -151,7 +151,7 @@ struct Edit<'a> {
     keys: Keys,
     name: &'a str,
     document: Box<dyn Document>,
-    /// What it said before.
+    /// Its text before.
     before: Value,
 }
 

@@ -116,7 +116,7 @@ impl Document for Yaml {
     }
 }
 
-/// What follows a key on its line, if the line is of that key.
+/// The text after a key on its line, if the line is of that key.
 fn value_of<'a>(line: &'a str, key: &str) -> Option<&'a str> {
     let quoted = [format!("{key}:"), format!("\"{key}\":"), format!("'{key}':")];
     quoted
@@ -135,7 +135,7 @@ fn spaces(line: &str) -> usize {
     line.len() - line.trim_start_matches(' ').len()
 }
 
-/// What the library says before it shows the place.
+/// The message of the library before it shows the place.
 fn first_line(text: &str) -> String {
     let line = text.lines().next().unwrap_or_default();
     line.strip_prefix("error: ").unwrap_or(line).to_owned()

@@ -1,74 +1,64 @@
 //! Shows what became of a cell.
 
-use isolator_pool::pool::session::{CellEnd, CellOutcome, Occasion};
+use isolator_pool::pool::session::{CellEnd, Occasion};
 use isolator_pool::quote::escaped;
 use isolator_pool::run::outcome::{Captured, End, Status};
 use isolator_pool::run::output::Stream;
 
 use super::{After, Console};
-use crate::commands::session::setup::Setup;
+use crate::calls::command::{FinishedStep, Output, Shown};
 use crate::commands::session::{json, shown};
-use crate::result::cell;
-use crate::result::context::{Caller, Context};
-use crate::result::explain;
 
-impl<'a> Console<'a> {
-    /// Shows what became of a cell. Its output was passed on, up to where the middle is missing.
-    pub(super) async fn show(&mut self, cell: &CellOutcome) -> anyhow::Result<After> {
-        let context = self.context();
-        let cause = explain::cause(&cell.outcome, &context);
-        let cause = cell::cause(cause, cell);
-        let notes = explain::notes(&cell.outcome, &[], &context);
-        if self.style.is_json {
-            self.screen.line(&json::line(cell, cause.as_deref(), &notes)?).await?;
-        } else {
-            self.show_to_people(cell, cause, &notes).await?;
+impl Console<'_> {
+    /// Shows what became of a cell. The beginning of its output may have been passed on.
+    pub(super) async fn show(&mut self, step: FinishedStep) -> anyhow::Result<After> {
+        self.cells = step.cell;
+        let after = self.after(&step);
+        match self.style.is_json {
+            true => self.screen.line(&json::line(&step)?).await?,
+            false => self.show_to_people(step).await?,
         }
-        let code = cell.outcome.shell_code();
-        Ok(match cell.end {
-            _ if !cell.is_alive => After::Over(code),
-            // As in a program, nothing runs after its exit.
-            Some(CellEnd::Exited) if !self.style.is_interactive && !self.style.keeps_going => {
-                After::Over(code)
-            }
-            _ if json::has_failed(cell) => After::Failed(code),
-            _ => After::Fine,
-        })
+        Ok(after)
     }
 
-    async fn show_to_people(
-        &mut self,
-        cell: &CellOutcome,
-        cause: Option<String>,
-        notes: &[String],
-    ) -> anyhow::Result<()> {
-        let outcome = &cell.outcome;
-        let streams = [(Stream::Stdout, &outcome.stdout), (Stream::Stderr, &outcome.stderr)];
-        for (stream, Captured { tail, dropped, .. }) in streams {
-            let rest = Captured { head: Vec::new(), tail: tail.clone(), dropped: *dropped };
-            self.screen.pass_on(stream, &rest.to_bytes()).await?;
+    fn after(&self, step: &FinishedStep) -> After {
+        match step.cell_end {
+            _ if !step.is_alive => After::Over(step.code),
+            // As in a program, nothing runs after its exit.
+            Some(CellEnd::Exited) if !self.style.is_interactive && !self.style.keeps_going => {
+                After::Over(step.code)
+            }
+            _ if step.has_failed() => After::Failed(step.code),
+            _ => After::Fine,
         }
-        self.show_things(cell).await?;
-        if let Some(remark) = remark(cell, cause, self.style.is_interactive) {
+    }
+
+    async fn show_to_people(&mut self, step: FinishedStep) -> anyhow::Result<()> {
+        let remark = remark(&step, self.style.is_interactive);
+        let FinishedStep { stdout, stderr, shown, shown_dropped, .. } = step;
+        self.pass_on_rest(Stream::Stdout, stdout, self.followed.stdout).await?;
+        self.pass_on_rest(Stream::Stderr, stderr, self.followed.stderr).await?;
+        self.show_things(shown, shown_dropped).await?;
+        if let Some(remark) = remark {
             self.screen.remark(&remark).await?;
         }
         if self.style.is_quiet {
             return Ok(());
         }
-        for note in notes {
-            self.screen.remark(note).await?;
+        for note in &step.notes {
+            self.screen.remark(&escaped(note)).await?;
         }
-        if let Some(why) = cell.no_checkpoint
-            && cell.no_checkpoint != self.no_checkpoint
+        if let Some(why) = step.no_checkpoint
+            && step.no_checkpoint != self.no_checkpoint
             && self.has_blocks()
         {
             let remark = format!("there is no checkpoint before this cell, because {}", why.why());
             self.screen.remark(&remark).await?;
-            self.no_checkpoint = cell.no_checkpoint;
+            self.no_checkpoint = step.no_checkpoint;
         }
-        if !cell.background.is_empty() || cell.background_dropped > 0 {
-            let text = String::from_utf8_lossy(&cell.background);
-            let missing = match cell.background_dropped {
+        if !step.background.is_empty() || step.background_dropped > 0 {
+            let text = String::from_utf8_lossy(&step.background);
+            let missing = match step.background_dropped {
                 0 => String::new(),
                 bytes => format!(" ({bytes} more bytes are lost)"),
             };
@@ -80,13 +70,24 @@ impl<'a> Console<'a> {
         Ok(())
     }
 
-    /// Shows values as text, and tells of pictures.
-    async fn show_things(&mut self, cell: &CellOutcome) -> anyhow::Result<()> {
-        for thing in &cell.shown {
+    /// Passes on the output of a stream that was not passed on while the cell ran.
+    async fn pass_on_rest(
+        &mut self,
+        stream: Stream,
+        mut output: Output,
+        followed: usize,
+    ) -> anyhow::Result<()> {
+        output.head.drain(..followed.min(output.head.len()));
+        self.screen.pass_on(stream, &Captured::from(output).into_bytes()).await
+    }
+
+    /// Shows values as text, and describes pictures.
+    async fn show_things(&mut self, things: Vec<Shown>, dropped: u32) -> anyhow::Result<()> {
+        for thing in things {
             if thing.occasion == Occasion::Background {
                 self.screen.remark("shown in the background since the last cell:").await?;
             }
-            let (plain, others) = shown::divided(thing);
+            let (plain, others) = shown::divided(&thing);
             if let Some(plain) = plain {
                 self.screen.show(plain).await?;
             }
@@ -95,121 +96,100 @@ impl<'a> Console<'a> {
             else {
                 continue;
             };
-            let told = shown::told(best);
+            let described = shown::describe(best);
             let line = if self.style.is_interactive {
-                let number = self.gallery.add(thing.forms.clone());
-                format!("{told} (:save {number} to keep it)")
+                let number = self.gallery.add(thing.forms);
+                format!("{described} (:save {number} to keep it)")
             } else {
-                format!("{told} (--json returns it)")
+                format!("{described} (--json returns it)")
             };
             self.screen.end_line().await?;
             self.screen.say(Stream::Stdout, &line).await?;
         }
-        if cell.shown_dropped > 0 {
-            let count = cell.shown_dropped;
-            self.screen
-                .remark(&format!(
-                    "{count} more things that it showed are too many or too large, and lost"
-                ))
-                .await?;
+        if dropped > 0 {
+            let remark =
+                format!("{dropped} more things that it showed are too many or too large, and lost");
+            self.screen.remark(&remark).await?;
         }
         Ok(())
     }
-
-    /// What was asked of a cell, for what is said of it.
-    fn context(&self) -> Context<'a> {
-        let Setup { language, timeout, resources, .. } = self.setup;
-        Context {
-            config: self.config,
-            language,
-            timeout: *timeout,
-            resources: *resources,
-            advice: None,
-            caller: Caller::Prompt,
-            sent: &[],
-            packages: None,
-        }
-    }
 }
 
-/// What to say of a cell's end, besides what it printed.
-fn remark(cell: &CellOutcome, cause: Option<String>, is_interactive: bool) -> Option<String> {
-    let outcome = &cell.outcome;
+/// The remark about the end of a cell, besides what it printed.
+fn remark(step: &FinishedStep, is_interactive: bool) -> Option<String> {
+    let cause = step.cause.as_deref().map(|cause| escaped(cause).into_owned());
     let because = || cause.clone().unwrap_or_else(|| "its process ended".to_owned());
-    if !cell.is_alive {
+    if !step.is_alive {
         return Some(format!("the session has ended with this cell: {}", because()));
     }
-    match cell.undone {
+    match step.undone {
         0 => {}
         1 => return Some(format!("the session is as before this cell: {}", because())),
         cells => {
             return Some(format!("the session is as before the last {cells} cells: {}", because()));
         }
     }
-    if cell.end == Some(CellEnd::Exited) && is_interactive {
+    if step.cell_end == Some(CellEnd::Exited) && is_interactive {
         return Some("the cell asked to exit; the session goes on, and :quit ends it".to_owned());
     }
     // The program's own words have said so.
-    let is_said = |cause: &str| match outcome.end {
+    let is_said = |cause: &str| match step.end {
         Some(End::Code(code)) => {
-            cell.end.is_some()
-                && outcome.status == Status::Error
+            step.cell_end.is_some()
+                && step.status == Status::Error.as_str()
                 && cause == format!("exit code {code}")
         }
         _ => false,
     };
     let cause = cause.filter(|cause| !is_said(cause))?;
-    Some(format!("{}: {cause}", outcome.status.as_str()))
+    Some(format!("{}: {cause}", escaped(&step.status)))
 }
 
 #[cfg(test)]
 mod tests {
-    use isolator_pool::pool::session::CellTimes;
-    use isolator_pool::run::outcome::Outcome;
-
     use super::*;
 
-    fn told(change: impl FnOnce(&mut CellOutcome), cause: Option<&str>) -> Option<String> {
-        let mut cell = CellOutcome {
+    fn remark_of(change: impl FnOnce(&mut FinishedStep), cause: Option<&str>) -> Option<String> {
+        let mut step = FinishedStep {
             cell: 1,
-            outcome: Outcome { end: Some(End::Code(1)), ..Outcome::of(Status::Error) },
-            end: Some(CellEnd::Raised),
-            shown: Vec::new(),
-            shown_dropped: 0,
-            undone: 0,
-            no_checkpoint: None,
-            checkpoints: 0,
-            background: Vec::new(),
-            background_dropped: 0,
+            status: Status::Error.as_str().to_owned(),
+            end: Some(End::Code(1)),
+            cell_end: Some(CellEnd::Raised),
+            cause: cause.map(str::to_owned),
             is_alive: true,
-            times: CellTimes::default(),
+            ..FinishedStep::default()
         };
-        change(&mut cell);
-        remark(&cell, cause.map(str::to_owned), true)
+        change(&mut step);
+        remark(&step, true)
     }
 
     #[test]
     fn what_the_program_has_said_is_not_said_again() {
-        assert_eq!(told(|_| (), Some("exit code 1")), None);
-        let hint = told(|_| (), Some("exit code 1; the module 'x' is missing")).unwrap();
+        assert_eq!(remark_of(|_| (), Some("exit code 1")), None);
+        let hint = remark_of(|_| (), Some("exit code 1; the module 'x' is missing")).unwrap();
         assert_eq!(hint, "error: exit code 1; the module 'x' is missing");
         // A command says nothing of its exit code.
-        let command = told(|cell| cell.end = None, Some("exit code 1")).unwrap();
+        let command = remark_of(|step| step.cell_end = None, Some("exit code 1")).unwrap();
         assert_eq!(command, "error: exit code 1");
-        assert_eq!(told(|cell| cell.outcome.status = Status::Success, None), None);
+        assert_eq!(remark_of(|step| step.status = "success".to_owned(), None), None);
     }
 
     #[test]
     fn what_became_of_the_session_is_said_in_one_line() {
         let undone = |cells| {
-            told(|cell| (cell.undone, cell.end) = (cells, Some(CellEnd::Died)), Some("why"))
-                .unwrap()
+            remark_of(
+                |step| (step.undone, step.cell_end) = (cells, Some(CellEnd::Died)),
+                Some("why"),
+            )
+            .unwrap()
         };
         assert_eq!(undone(1), "the session is as before this cell: why");
         assert_eq!(undone(3), "the session is as before the last 3 cells: why");
-        let over = told(|cell| (cell.undone, cell.is_alive) = (1, false), Some("why")).unwrap();
+        let over =
+            remark_of(|step| (step.undone, step.is_alive) = (1, false), Some("why")).unwrap();
         assert_eq!(over, "the session has ended with this cell: why");
-        let exited = told(|cell| cell.end = Some(CellEnd::Exited), Some("exit code 1")).unwrap();
+        let exited =
+            remark_of(|step| step.cell_end = Some(CellEnd::Exited), Some("exit code 1")).unwrap();
         assert!(exited.contains(":quit"), "{exited}");
     }
 }

@@ -19,7 +19,7 @@ use super::host::{Host, Ids};
 use super::labels::{self, BUILDS};
 use super::launcher_client::{LauncherClient, SandboxHandles};
 use super::layout::{CONTEXT, NETWORK};
-use super::protocol::{Building, Devices, LauncherPaths, SandboxKind};
+use super::protocol::{Building, LauncherPaths};
 use super::shared::write;
 use super::{EmbeddedEngine, live, refused, spec, store_refused};
 use crate::engine::store::{self, Description, StoreError, Stored};
@@ -117,7 +117,6 @@ impl EmbeddedEngine {
             groups: host.version_two_mount.clone(),
             favordynmods: None,
             building: Some(Building { root: staged.root(), ids }),
-            devices: Devices::Host,
         };
         let launcher =
             LauncherClient::start(&self.settings.program, paths, None, &self.tasks).await;
@@ -130,8 +129,8 @@ impl EmbeddedEngine {
             "read -r go || exit 1; exec </dev/null 2>&1; \
              /build/install.sh && rm -rf /build && echo '{DONE}'"
         );
-        let spec = spec::build(&script, host, group.as_ref(), ids);
-        let created = launcher.create(&sandbox, spec, SandboxKind::Build, None).await;
+        let plan = spec::build(&script, host, group.as_ref(), ids);
+        let created = launcher.create(&sandbox, plan).await;
         let ended = match created {
             Ok(created) => self.follow(created, group, progress).await,
             Err(message) => Err(io::Error::other(message)),

@@ -1,5 +1,5 @@
 //! The rules for devices in control groups of version 2: a program of the kernel's, attached to the group of an instance and so
-//! to those of all its sandboxes. With version 1, `libcontainer` writes the same rules into files. They are a second layer of
+//! to those of all its sandboxes. With version 1, the same rules are written into a file. They are a second layer of
 //! defence. No file system that a sandbox can write to lets a device be opened, and no process in it may make one.
 
 use std::fs::File;
@@ -8,6 +8,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::Path;
 
 use syscalls::{Sysno, syscall};
+
+use super::plan::Limit;
 
 /// Character devices that can be opened: null, zero, full, random, urandom, the terminal of a process, the multiplexer of
 /// terminals, and terminals. Without a second number, all with the first.
@@ -123,12 +125,36 @@ struct Attached {
     flags: u32,
 }
 
+/// The same rules for a group of version 1, as files to write.
+pub(super) fn rules() -> Vec<Limit> {
+    let rule =
+        |file: &str, value: String| Limit { file: file.to_owned(), value, is_optional: false };
+    let others = ["c *:* m", "b *:* m"].map(|all| rule("devices.allow", all.to_owned()));
+    let allowed = ALLOWED.into_iter().map(|(major, minor)| {
+        let minor = minor.map_or("*".to_owned(), |minor| minor.to_string());
+        rule("devices.allow", format!("c {major}:{minor} rwm"))
+    });
+    [rule("devices.deny", "a".to_owned())].into_iter().chain(others).chain(allowed).collect()
+}
+
+/// Restricts the devices of a group of version 2. Without that only a second layer of defence is missing.
+pub(super) fn restrict_or_warn(group: &Path) {
+    match restrict(group) {
+        Ok(()) => {}
+        // So it is without root.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            tracing::debug!(%error, "control groups have no rules for devices");
+        }
+        Err(error) => tracing::warn!(%error, "control groups have no rules for devices"),
+    }
+}
+
 /// Lets the processes below a group of version 2 open only harmless devices. It ends with the group.
 ///
 /// # Errors
 ///
 /// Without root, and if the kernel was built without it.
-pub(super) fn restrict(group: &Path) -> io::Result<()> {
+fn restrict(group: &Path) -> io::Result<()> {
     let group = File::open(group)?;
     let program = program();
     let loaded = Loaded {

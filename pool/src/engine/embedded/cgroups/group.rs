@@ -1,6 +1,6 @@
 //! The control groups of one sandbox: limited, frozen, killed and removed, on version 1 and 2.
 //!
-//! `libcontainer` creates a sandbox's groups and puts its first process into them. Everything after that
+//! A launcher makes a sandbox's groups and puts its first process into them. Everything after that
 //! is a few writes to files, which the server does itself, because every warm start has to wait for thawing.
 
 use std::collections::BTreeSet;
@@ -11,9 +11,8 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::hierarchies::{
-    CGROUP_MOUNT, Hierarchies, V2_FREEZER, Version, or_if_gone, remove_directory,
-};
+use super::hierarchies::{Hierarchies, Version, or_if_gone, remove_directory};
+use super::plan::{GroupLimits, GroupPlan};
 use crate::engine::SandboxState;
 use crate::engine::embedded::at;
 use crate::engine::limits::{LimitKind, Resources};
@@ -31,9 +30,6 @@ const REMOVE_RETRY_INTERVAL: Duration = Duration::from_millis(5);
 /// The period of CPU limits: the kernel's default.
 pub(crate) const CPU_PERIOD: Duration = Duration::from_millis(100);
 
-/// The smallest share of CPU time, in the measure of version 1.
-pub(crate) const LEAST_SHARES: u64 = 2;
-
 /// The groups of one sandbox.
 #[derive(Debug, Clone)]
 pub(crate) struct Cgroup {
@@ -49,21 +45,9 @@ impl Cgroup {
         Self { hierarchies: hierarchies.clone(), path }
     }
 
-    /// The path for an OCI runtime specification. It is absolute, so that `libcontainer` does not use systemd.
-    pub(crate) fn oci_path(&self) -> String {
-        format!("/{}", self.path.display())
-    }
-
-    /// The groups that a sandbox may see: the path for its launcher, and the name below [`CGROUP_MOUNT`] in the
-    /// sandbox.
-    pub(crate) fn visible(&self) -> Vec<(PathBuf, &'static str)> {
-        match self.hierarchies.version {
-            Version::One => ["memory", "pids", "cpu"]
-                .into_iter()
-                .filter_map(|name| Some((self.file(name, "").ok()?, name)))
-                .collect(),
-            Version::Two => vec![(Path::new(CGROUP_MOUNT).join(&self.path), "")],
-        }
+    /// The plan by which a launcher makes them.
+    pub(crate) fn plan(&self, limits: &GroupLimits) -> GroupPlan {
+        GroupPlan::new(&self.hierarchies, self.path.clone(), limits)
     }
 
     /// Makes the groups that limit memory and processes, with their parents, for processes outside of sandboxes.
@@ -90,12 +74,6 @@ impl Cgroup {
 
     fn read(&self, controller: &str, name: &str) -> io::Result<String> {
         fs::read_to_string(self.file(controller, name)?)
-    }
-
-    /// The group of its freezer, if `libcontainer` does not create it.
-    pub(crate) fn separate_freezer(&self) -> Option<PathBuf> {
-        let is_separate = self.hierarchies.freezer().1 == V2_FREEZER;
-        is_separate.then(|| self.file(V2_FREEZER, "").ok()).flatten()
     }
 
     /// Freezes every process, and waits until all are frozen.
@@ -224,16 +202,16 @@ impl Cgroup {
         self.write("memory", SUM, memory)
     }
 
-    /// Kills every process and removes the groups. Blocks until the processes are gone.
+    /// Removes the groups, and kills every process that is still in them. Blocks until the processes are gone.
     pub(crate) fn remove(&self) -> io::Result<()> {
         let mut tries = 1;
         loop {
-            self.kill()?;
-            let removed = self.hierarchies.each(&self.path, remove_directory);
-            match removed {
+            match self.hierarchies.each(&self.path, remove_directory) {
                 Err(error)
                     if tries < REMOVE_ATTEMPTS && error.kind() == io::ErrorKind::ResourceBusy =>
                 {
+                    // Only now: usually none is left, and looking for them takes longer than the removal.
+                    self.kill()?;
                     tries += 1;
                     std::thread::sleep(REMOVE_RETRY_INTERVAL);
                 }
@@ -242,7 +220,15 @@ impl Cgroup {
         }
     }
 
-    /// Kills the processes of a sandbox that is being made. Its launcher, which is in one of the groups until it is made, lives on.
+    /// Lets killed processes end: those that the freezer of version 1 has frozen die only when they are thawed.
+    pub(crate) fn let_die(&self) {
+        if self.hierarchies.freezer().0 == Version::One {
+            // An error means that the groups are gone.
+            let _ = self.thaw();
+        }
+    }
+
+    /// Kills the processes of a sandbox that is being made.
     pub(crate) fn kill_unfinished(&self) -> io::Result<()> {
         kill_each(self.limited_pids()?)
     }

@@ -10,11 +10,7 @@ use std::path::{Path, PathBuf};
 use rustix::mount::{MountFlags, mount, mount_remount};
 use serde::{Deserialize, Serialize};
 
-use super::devices;
 use crate::engine::embedded::at;
-
-/// Where control groups are usually mounted, and where launchers mount version 2.
-pub(crate) const CGROUP_MOUNT: &str = "/sys/fs/cgroup";
 
 /// The parent group of all instances' groups.
 const INSTANCES_GROUP: &str = "isolator";
@@ -28,7 +24,10 @@ const SERVER_GROUP: &str = "isolator-server";
 pub(crate) const V2_FREEZER: &str = "version 2";
 
 /// The controllers that limit sandboxes.
-const CONTROLLERS: [&str; 3] = ["memory", "cpu", "pids"];
+pub(super) const CONTROLLERS: [&str; 3] = ["memory", "cpu", "pids"];
+
+/// The controller of version 1 that says which devices can be opened.
+const DEVICES: &str = "devices";
 
 /// The version of the groups that limit sandboxes. Where both are mounted, that is version 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,8 +40,10 @@ pub(crate) enum Version {
 #[derive(Debug, Clone)]
 pub(crate) struct Hierarchies {
     pub(crate) version: Version,
-    /// Name of the controllers and where they are mounted; one entry without a name with version 2.
-    mounts: Vec<(String, PathBuf)>,
+    /// Name of the controllers in use and where they are mounted; one entry without a name with version 2.
+    pub(super) mounts: Vec<(String, PathBuf)>,
+    /// Where [`DEVICES`] is mounted, which has groups of instances only.
+    pub(super) devices: Option<PathBuf>,
     /// The parent of [`INSTANCES_GROUP`], without a leading slash.
     base: PathBuf,
 }
@@ -88,13 +89,6 @@ impl Hierarchies {
         Ok(second)
     }
 
-    /// Whether the kernel counts socket buffers apart from memory, and only if they have a limit. Some kernels
-    /// do so with version 1.
-    pub(crate) fn count_sockets_apart(&self) -> bool {
-        let file = |mount: &Path| mount.join("memory.kmem.tcp.limit_in_bytes");
-        self.version == Version::One && self.mount("memory").is_ok_and(|mount| file(mount).exists())
-    }
-
     /// The version of the freezer, and the name of its hierarchy.
     pub(crate) fn freezer(&self) -> (Version, &'static str) {
         match self.version {
@@ -110,12 +104,6 @@ impl Hierarchies {
             Version::One => ("cpu", "cpu.cfs_burst_us"),
             Version::Two => ("", "cpu.max.burst"),
         }
-    }
-
-    /// Whether the kernel lets groups save CPU time.
-    pub(crate) fn save_cpu_time(&self) -> bool {
-        let (controller, file) = self.burst();
-        self.mount(controller).is_ok_and(|mount| mount.join(self.root()).join(file).exists())
     }
 
     pub(crate) fn root(&self) -> PathBuf {
@@ -187,24 +175,10 @@ impl Hierarchies {
     /// All instances that have groups, with or without sandboxes in them.
     pub(crate) fn instances(&self) -> io::Result<BTreeSet<String>> {
         let mut found = BTreeSet::new();
-        for (_, mount) in &self.mounts {
+        for mount in self.mounts.iter().map(|(_, mount)| mount).chain(&self.devices) {
             found.extend(directories(&mount.join(self.root()))?);
         }
         Ok(found)
-    }
-
-    /// Makes the group of version 2 of an instance, if it is not there, with its rules for devices. Launchers make
-    /// sandboxes at the same time, and with version 2 `libcontainer` fails when another process makes a parent group
-    /// that it was about to make.
-    pub(crate) fn make_instance(&self, instance: &str) -> io::Result<()> {
-        let (Version::Two, name) = self.freezer() else { return Ok(()) };
-        let root = self.mount(name)?.join(self.root());
-        make_group(&root)?;
-        let group = root.join(instance);
-        if make_group(&group)? {
-            restrict_devices(&group);
-        }
-        Ok(())
     }
 
     /// Makes the groups of a path that limit memory and processes, and those above it.
@@ -231,7 +205,9 @@ impl Hierarchies {
 
     /// Removes the group of an instance, which must be empty.
     pub(crate) fn remove_instance(&self, instance: &str) -> io::Result<()> {
-        self.each(&self.root().join(instance), remove_directory)
+        let path = self.root().join(instance);
+        self.devices.as_ref().map_or(Ok(()), |mount| remove_directory(&mount.join(&path)))?;
+        self.each(&path, remove_directory)
     }
 
     pub(crate) fn each(
@@ -282,7 +258,7 @@ pub(crate) fn favor_changes(version: Version, point: &Path) -> io::Result<()> {
             if !options.split(',').any(|found| found == option) {
                 let options = format!("{options},{option}");
                 let options = CString::new(options.trim_start_matches(','))?;
-                mount_remount(CGROUP_MOUNT, flags, &*options)?;
+                mount_remount(version_two_mount()?, flags, &*options)?;
             }
         }
     }
@@ -295,18 +271,6 @@ fn options_of_version_two(mountinfo: &str) -> Option<String> {
         mountinfo.lines().find_map(|line| line.split_once(" - cgroup2 ")?.1.split(' ').nth(1));
     let is_other = |option: &&str| !matches!(*option, "rw" | "ro");
     options.map(|options| options.split(',').filter(is_other).collect::<Vec<_>>().join(","))
-}
-
-/// Without these rules only a second layer of defence is missing.
-fn restrict_devices(group: &Path) {
-    match devices::restrict(group) {
-        Ok(()) => {}
-        // So it is without root.
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            tracing::debug!(%error, "control groups have no rules for devices");
-        }
-        Err(error) => tracing::warn!(%error, "control groups have no rules for devices"),
-    }
 }
 
 pub(crate) fn or_if_gone<T>(result: io::Result<T>) -> io::Result<Option<T>> {
@@ -344,7 +308,7 @@ fn not_mounted() -> io::Error {
 /// Parses `/proc/self/mountinfo` (see proc(5)). If both versions are mounted, the one that limits memory comes
 /// first.
 fn parse_mounts(mountinfo: &str) -> io::Result<Vec<Hierarchies>> {
-    let mut first = Vec::new();
+    let mut first: Vec<(String, PathBuf)> = Vec::new();
     let mut second: Vec<(String, PathBuf)> = Vec::new();
     for line in mountinfo.lines() {
         let Some((mount, file_system)) = line.split_once(" - ") else { continue };
@@ -359,15 +323,21 @@ fn parse_mounts(mountinfo: &str) -> io::Result<Vec<Hierarchies>> {
             _ => {}
         }
     }
-    let is_first = first.iter().any(|(names, _)| names.split(',').any(|name| name == "memory"));
-    let hierarchies = |version, mounts| Hierarchies { version, mounts, base: PathBuf::new() };
+    let has = |names: &str, wanted: &str| names.split(',').any(|name| name == wanted);
+    let hierarchies =
+        |version, mounts, devices| Hierarchies { version, mounts, devices, base: PathBuf::new() };
     let mut found = Vec::new();
-    if is_first {
+    if first.iter().any(|(names, _)| has(names, "memory")) {
+        let devices = first.iter().find(|(names, _)| has(names, DEVICES));
+        let devices = devices.map(|(_, mount)| mount.clone());
+        let freezer = second.is_empty().then_some("freezer");
+        let used = |names: &str| CONTROLLERS.into_iter().chain(freezer).any(|one| has(names, one));
+        first.retain(|(names, _)| used(names));
         first.extend(second.iter().map(|(_, mount)| (V2_FREEZER.to_owned(), mount.clone())));
-        found.push(hierarchies(Version::One, first));
+        found.push(hierarchies(Version::One, first, devices));
     }
     if !second.is_empty() {
-        found.push(hierarchies(Version::Two, second));
+        found.push(hierarchies(Version::Two, second, None));
     }
     if found.is_empty() { Err(not_mounted()) } else { Ok(found) }
 }

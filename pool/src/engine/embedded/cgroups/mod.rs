@@ -3,8 +3,10 @@
 mod devices;
 mod group;
 mod hierarchies;
+mod make;
+mod plan;
 
-pub(super) use group::{CPU_PERIOD, Cgroup, LEAST_SHARES, quota};
-pub(super) use hierarchies::{
-    CGROUP_MOUNT, Hierarchies, Version, favor_changes, version_two_mount,
-};
+pub(super) use group::{CPU_PERIOD, Cgroup, quota};
+pub(super) use hierarchies::{Hierarchies, Version, favor_changes, version_two_mount};
+pub(super) use make::{MadeGroups, OpenGroups};
+pub(super) use plan::{GroupLimits, GroupPlan};

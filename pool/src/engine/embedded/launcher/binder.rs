@@ -4,24 +4,23 @@
 //! mounts the set where the launcher's mounts are, goes into the sandbox's mounts for two system calls, and returns. Nothing in the
 //! sandbox takes part, so the sandbox may be frozen. No program runs in it yet.
 //!
-//! Each sandbox has an overlay of its own for the same reason as for its image, see `root.rs`.
+//! Each sandbox has an overlay of its own for the same reason as for its image, see `maker/ready.rs`.
 
+use std::ffi::CString;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
-use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, fsconfig_create,
-    fsconfig_set_string, fsmount, fsopen, move_mount,
-};
+use rustix::mount::MountAttrFlags;
 use rustix::thread::{
     LinkNameSpaceType, ThreadNameSpaceType, move_into_link_name_space, move_into_thread_name_spaces,
 };
 
 use isolator_runner::paths;
 
+use super::mounting::{self, HARMLESS};
 use crate::engine::embedded::layout::{EMPTY, PACKAGES};
 use crate::engine::embedded::protocol::{self, BindReply, BindRequest};
 
@@ -73,16 +72,10 @@ fn bind(set: &Path, process: &OwnedFd, home: &File) -> Result<(), BindError> {
 }
 
 /// Mounts a set, nowhere yet.
-fn mount(set: &Path) -> io::Result<OwnedFd> {
+pub(super) fn mount(set: &Path) -> io::Result<OwnedFd> {
     let lower = layers(set).ok_or_else(|| io::Error::other("this is no path of a set"))?;
-    let overlay = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
-    fsconfig_set_string(&overlay, "source", "overlay")?;
-    fsconfig_set_string(&overlay, "lowerdir", lower)?;
-    fsconfig_create(&overlay)?;
-    let attributes = MountAttrFlags::MOUNT_ATTR_RDONLY
-        | MountAttrFlags::MOUNT_ATTR_NOSUID
-        | MountAttrFlags::MOUNT_ATTR_NODEV;
-    Ok(fsmount(&overlay, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?)
+    let attributes = HARMLESS.union(MountAttrFlags::MOUNT_ATTR_RDONLY);
+    Ok(mounting::new(c"overlay", [(c"lowerdir", &*CString::new(lower)?)], attributes)?)
 }
 
 /// The layers of the overlay of a set, given its path below the folder of all sets. An overlay needs at least two.
@@ -102,8 +95,7 @@ fn place(mounted: &OwnedFd) -> io::Result<()> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     let target = openat2(CWD, paths::PACKAGES, flags, Mode::empty(), resolve)?;
-    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
-    Ok(move_mount(mounted, "", &target, "", flags)?)
+    Ok(mounting::place(mounted, target)?)
 }
 
 #[cfg(test)]

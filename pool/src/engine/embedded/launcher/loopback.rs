@@ -1,12 +1,9 @@
-//! Brings up a sandbox's loopback interface, which is down in a new network namespace. `libcontainer` does
-//! not do that.
+//! Brings up a sandbox's loopback interface, which is down in a new network namespace.
 
-use std::fs::File;
-use std::io;
-
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, recv, send, socket};
-use rustix::process::Pid;
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with,
+};
 
 /// From `linux/netlink.h` and `linux/rtnetlink.h`.
 const NLM_F_REQUEST: u16 = 1;
@@ -24,30 +21,16 @@ const LOOPBACK: u32 = 1;
 const HEADER: usize = 16;
 const REQUEST: usize = 32;
 
-/// Brings up the interface in the network namespace of a process. The calling thread, which must be the
-/// only one, enters that namespace for a moment.
-pub(super) fn bring_up(process: Pid) -> io::Result<()> {
-    use std::os::fd::AsFd;
-    let enter = |namespace: &File| {
-        move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
-    };
-    let own = File::open("/proc/self/ns/net")?;
-    let theirs = File::open(format!("/proc/{}/ns/net", process.as_raw_nonzero()))?;
-    enter(&theirs)?;
-    let result = ask();
-    enter(&own)?;
-    result
-}
-
-fn ask() -> io::Result<()> {
-    let socket = socket(AddressFamily::NETLINK, SocketType::RAW, None)?;
+/// Brings up the interface in the network namespace of this process. Allocates nothing.
+pub(super) fn bring_up() -> Result<(), Errno> {
+    let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
     send(&socket, &request(), SendFlags::empty())?;
     let mut answer = [0; 256];
     let (length, _) = recv(&socket, &mut answer, RecvFlags::empty())?;
     match error_of(&answer[..length]) {
         Some(0) => Ok(()),
-        Some(error) => Err(io::Error::from_raw_os_error(-error)),
-        None => Err(io::Error::other("the kernel's answer can't be read")),
+        Some(error) => Err(Errno::from_raw_os_error(-error)),
+        None => Err(Errno::PROTO),
     }
 }
 

@@ -5,45 +5,30 @@
 //! at the mount, so no file has to be given to another owner.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::path::Path;
+use std::os::fd::OwnedFd;
 
-use libcontainer::syscall::linux::{AT_EMPTY_PATH, MOUNT_ATTR_NODEV, MOUNT_ATTR_NOSUID, MountAttr};
-use libcontainer::syscall::syscall::create_syscall;
 use rustix::fs::CWD;
-use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
+use rustix::mount::{MoveMountFlags, move_mount};
 
+use super::mounting::{self, HARMLESS, MAPPED};
 use super::user_namespace;
 use crate::engine::embedded::host::Ids;
 
-/// From `linux/mount.h`.
-const MOUNT_ATTR_IDMAP: u64 = 0x0010_0000;
-
-/// The user who owns the namespace: the one that makes the mount.
-const ROOT: u32 = 0;
-
 /// Mounts a directory at another path, with its files owned by the users that `ids` are in a namespace.
-pub(super) fn mount_mapped(directory: &OwnedFd, target: &str, ids: Ids) -> io::Result<()> {
-    let flags = OpenTreeFlags::OPEN_TREE_CLONE
-        | OpenTreeFlags::OPEN_TREE_CLOEXEC
-        | OpenTreeFlags::AT_EMPTY_PATH;
-    let tree = open_tree(directory, "", flags)?;
-    let users = user_namespace::make(ROOT, ids)
+pub(super) fn mount_mapped(
+    directory: &OwnedFd,
+    target: &str,
+    ids: Ids,
+    mapper: &OwnedFd,
+) -> io::Result<()> {
+    let tree = mounting::again(directory, c"")?;
+    let users = user_namespace::make(mapper, ids)
         .map_err(|error| io::Error::other(format!("no user namespace can be made: {error}")))?;
-    let attributes = MountAttr {
-        attr_set: MOUNT_ATTR_IDMAP | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV,
-        attr_clr: 0,
-        propagation: 0,
-        userns_fd: users.as_raw_fd() as u64,
-    };
-    let size = size_of::<MountAttr>();
-    create_syscall()
-        .mount_setattr(tree.as_fd(), Path::new(""), AT_EMPTY_PATH, &attributes, size)
-        .map_err(|error| {
-            io::Error::other(format!(
-                "users can't be mapped on the file system of the image store ({error}): keep the store on \
-                 ext4, XFS or Btrfs, and use Linux 5.15 or newer"
-            ))
-        })?;
-    Ok(move_mount(&tree, "", CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?)
+    mounting::restrict(&tree, HARMLESS | MAPPED, Some(&users.into())).map_err(|error| {
+        io::Error::other(format!(
+            "users can't be mapped on the file system of the image store ({error}): keep the store on \
+             ext4, XFS or Btrfs, and use Linux 5.15 or newer"
+        ))
+    })?;
+    Ok(move_mount(&tree, c"", CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?)
 }

@@ -10,11 +10,10 @@
 //! server's end of their socket is closed, whatever the reason.
 
 mod binder;
-mod exec;
-mod joined_group;
 mod loopback;
+mod maker;
 mod mapped;
-mod root;
+mod mounting;
 mod standing;
 mod user_namespace;
 
@@ -24,15 +23,11 @@ use std::io::{self, Write as _};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
-use std::rc::Rc;
 
-use libcontainer::container::builder::ContainerBuilder;
-use libcontainer::error::LibcontainerError;
-use libcontainer::syscall::syscall::SyscallType;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::mount::{
-    MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_bind_recursive,
-    mount_change, mount_remount, unmount,
+    MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_change,
+    mount_remount, unmount,
 };
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -40,21 +35,14 @@ use rustix::process::{
     Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, set_parent_process_death_signal, waitpid,
 };
 use rustix::thread::{UnshareFlags, set_thread_groups, unshare_unsafe};
-use seccompiler::BpfProgram;
-use serde_json::Value;
 
 pub(super) use self::binder::layers;
-use self::exec::Exec;
-use self::joined_group::JoinedGroup;
-use self::root::SandboxMounts;
-use super::cgroups::{self, CGROUP_MOUNT};
-use super::layout::{BUILDING, EMPTY, FIRST_PID, IMAGES, PACKAGES, ROOTS, SHARED};
-use super::protocol::{
-    self, Devices, LauncherPaths, LauncherReply, LauncherRequest, ReceiveError, Role, SandboxKind,
-};
-use crate::engine::seccomp::{self, Filtered};
+use self::maker::{MakeError, Maker};
+use super::cgroups;
+use super::layout::{BUILDING, EMPTY, FIRST_PID, IMAGES, LAYER, PACKAGES, ROOT, SHARED};
+use super::plan::Plan;
+use super::protocol::{self, LauncherPaths, LauncherReply, LauncherRequest, ReceiveError};
 use crate::error_chain::error_chain;
-use crate::folders;
 use crate::quote::escaped;
 
 /// The hidden subcommand that makes the binary a launcher.
@@ -70,17 +58,8 @@ const INNER: &str = "inner";
 /// mount namespace, does not need its content.
 const VIEW: &str = "/tmp";
 
-/// Where `libcontainer` keeps the state of its containers.
-const STATE: &str = "/tmp/state";
-
 /// A control group hierarchy without controllers, for its option only.
 const FAVORED: &str = "/tmp/favored";
-
-/// The specifications of sandboxes that are being made.
-const BUNDLES: &str = "/tmp/bundles";
-
-/// Longest part of a failed sandbox's log that is passed on, in bytes.
-const MAX_LOG: usize = 2048;
 
 /// Runs the launcher if the process was started as one, and returns its exit code. `arguments` are those of
 /// the process without its name; `log` starts logging. Must be called while the process has a single thread.
@@ -172,35 +151,30 @@ fn inner() -> io::Result<()> {
     let Some((LauncherRequest::Begin(paths), binder)) = protocol::receive(&server)? else {
         return Ok(());
     };
-    mount_paths(&paths)?;
+    let Some((mapper, asked)) = user_namespace::start_mapper()? else {
+        drop((server, binder));
+        return user_namespace::serve_mapper();
+    };
+    mount_paths(&paths, &asked)?;
     unmount_the_rest()?;
     set_apart_from_sandboxes();
     if let Some(binder) = binder.into_iter().next()
         && user_namespace::fork()?.is_none()
     {
-        drop(server);
+        drop((server, asked));
         return binder::serve(&binder);
     }
-    let programs =
-        |for_whom| seccomp::kernel_programs(for_whom).map(Rc::from).map_err(io::Error::other);
-    let filters =
-        Filters { program: programs(Filtered::Program)?, template: programs(Filtered::Template)? };
+    let mapper = pidfd_open(mapper, PidfdFlags::empty())?;
+    let maker = Maker::new(asked)?;
     protocol::send(&server, &LauncherReply::Ready, &[])?;
-    let devices = paths.devices;
-    Launcher { server, filters, devices, sandboxes: BTreeMap::new() }.serve()
+    Launcher { server, mapper, maker, sandboxes: BTreeMap::new() }.serve()
 }
 
 /// Mounts the paths where sandboxes can reach them: a sandbox has users of its own, who may not be allowed
 /// into this user's directories.
-fn mount_paths(paths: &LauncherPaths) -> io::Result<()> {
+fn mount_paths(paths: &LauncherPaths, mapper: &OwnedFd) -> io::Result<()> {
     let nothing = MountFlags::NOSUID | MountFlags::NODEV;
     mount("proc", "/proc", "proc", nothing | MountFlags::NOEXEC, None)?;
-    if let Some(groups) = &paths.groups
-        && groups != Path::new(CGROUP_MOUNT)
-    {
-        // Where both versions are mounted, `libcontainer` would take the first.
-        mount_bind_recursive(groups, CGROUP_MOUNT)?;
-    }
     let packages = paths.packages.as_deref().map(open_directory).transpose()?;
     let images = open_directory(&paths.images)?;
     let shared = open_directory(&paths.shared)?;
@@ -209,7 +183,7 @@ fn mount_paths(paths: &LauncherPaths) -> io::Result<()> {
         .map(|building| Ok::<_, io::Error>((open_directory(&building.root)?, building.ids)))
         .transpose()?;
     mount("tmpfs", VIEW, "tmpfs", nothing, Some(c"mode=711"))?;
-    for directory in [IMAGES, SHARED, PACKAGES, EMPTY, STATE, BUNDLES, ROOTS] {
+    for directory in [IMAGES, SHARED, PACKAGES, EMPTY, LAYER, ROOT] {
         fs::create_dir(directory)?;
     }
     let view = |source: &OwnedFd, target| {
@@ -217,7 +191,7 @@ fn mount_paths(paths: &LauncherPaths) -> io::Result<()> {
     };
     if let Some((root, ids)) = building {
         fs::create_dir(BUILDING)?;
-        mapped::mount_mapped(&root, BUILDING, ids)?;
+        mapped::mount_mapped(&root, BUILDING, ids, mapper)?;
     }
     let packages = packages.map(|packages| (packages, PACKAGES));
     for (source, target) in [(images, IMAGES), (shared, SHARED)].into_iter().chain(packages) {
@@ -234,19 +208,22 @@ fn mount_paths(paths: &LauncherPaths) -> io::Result<()> {
     Ok(())
 }
 
-/// Unmounts everything that sandboxes don't need. Every sandbox begins with a copy of all mounts, and `libcontainer` reads the
-/// list of them a dozen times for each.
+/// Unmounts everything that sandboxes don't need: every sandbox begins with a copy of all mounts.
 fn unmount_the_rest() -> io::Result<()> {
     // The kernel mounts those of a sandbox only where it sees the machine's.
     const KEPT: [&str; 4] = ["/", "/proc", "/sys", "/dev"];
     let mounts = fs::read_to_string("/proc/self/mountinfo")?;
-    for line in mounts.lines().rev() {
-        let Some((mount, file_system)) = line.split_once(" - ") else { continue };
-        let Some(target) = mount.split(' ').nth(4) else { continue };
-        let is_kept = KEPT.contains(&target)
+    let parts = |line: &'_ str| -> Option<(String, bool)> {
+        let (mount, file_system) = line.split_once(" - ")?;
+        Some((mount.split(' ').nth(4)?.to_owned(), file_system.starts_with("cgroup")))
+    };
+    let mounts: Vec<_> = mounts.lines().filter_map(parts).collect();
+    for (target, _) in mounts.iter().rev() {
+        let has_groups =
+            |(group, is_group): &(String, bool)| *is_group && Path::new(group).starts_with(target);
+        let is_kept = KEPT.contains(&target.as_str())
             || Path::new(target).starts_with(VIEW)
-            || file_system.starts_with("cgroup")
-            || Path::new(CGROUP_MOUNT).starts_with(target);
+            || mounts.iter().any(has_groups);
         if !is_kept {
             // In a user namespace some can't be unmounted, and paths with spaces are written otherwise.
             let _ = unmount(target, UnmountFlags::DETACH);
@@ -269,37 +246,11 @@ fn set_apart_from_sandboxes() {
     let _ = fs::write("/proc/sys/kernel/ns_last_pid", FIRST_PID.to_string());
 }
 
-/// The filters of system calls.
-struct Filters {
-    program: Rc<[BpfProgram]>,
-    template: Rc<[BpfProgram]>,
-}
-
-/// Why a sandbox was not made. The server gets the message.
-#[derive(Debug, thiserror::Error)]
-enum CreateError {
-    #[error("{0}")]
-    Group(#[source] io::Error),
-    #[error("the sandbox's users can't be mapped: {0}")]
-    Users(#[source] io::Error),
-    #[error("the sandbox's files can't be mounted: {0}")]
-    Files(#[source] io::Error),
-    #[error("the sandbox's loopback interface can't be brought up: {0}")]
-    Loopback(#[source] io::Error),
-    #[error("{} ({log})", error_chain(source))]
-    Container { source: Box<LibcontainerError>, log: String },
-    #[error("the sandbox has no process")]
-    NoProcess,
-    #[error(transparent)]
-    Library(#[from] LibcontainerError),
-    #[error(transparent)]
-    Io(#[from] io::Error),
-}
-
 struct Launcher {
     server: OwnedFd,
-    filters: Filters,
-    devices: Devices,
+    /// The process without which no sandbox can be made.
+    mapper: OwnedFd,
+    maker: Maker,
     /// Process 1 of every living sandbox.
     sandboxes: BTreeMap<String, (Pid, OwnedFd)>,
 }
@@ -320,8 +271,8 @@ impl Launcher {
                 Ok(Some((LauncherRequest::Begin(_) | LauncherRequest::Mapped, _))) => {
                     return Err(io::Error::other("the server sent its first message twice"));
                 }
-                Ok(Some((LauncherRequest::Create { name, spec, kind, group }, _))) => {
-                    self.create(name, spec, kind, group.as_deref())?;
+                Ok(Some((LauncherRequest::Create { name, plan }, _))) => {
+                    self.create(name, &plan)?;
                 }
                 // The sandboxes of other requests must not end with this one.
                 Err(ReceiveError::Unreadable { name: Some(name), message }) => {
@@ -337,163 +288,65 @@ impl Launcher {
 
     /// Waits for a request or for the end of a sandbox. Returns whether there is a request, and the ended ones.
     fn wait(&self) -> io::Result<(bool, Vec<String>)> {
-        let mut fds = vec![PollFd::new(&self.server, PollFlags::IN)];
+        let mut fds = vec![
+            PollFd::new(&self.server, PollFlags::IN),
+            PollFd::new(&self.mapper, PollFlags::IN),
+        ];
         fds.extend(self.sandboxes.values().map(|(_, process)| PollFd::new(process, PollFlags::IN)));
         match poll(&mut fds, None) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
-        let has_ended = fds[1..].iter().map(|fd| !fd.revents().is_empty());
+        if !fds[1].revents().is_empty() {
+            return Err(io::Error::other("the process that maps users has ended"));
+        }
+        let has_ended = fds[2..].iter().map(|fd| !fd.revents().is_empty());
         let ended = self.sandboxes.keys().zip(has_ended).filter(|(_, ended)| *ended);
         let ended = ended.map(|(name, _)| name.clone()).collect();
         Ok((!fds[0].revents().is_empty(), ended))
     }
 
-    fn create(
-        &mut self,
-        name: String,
-        spec: Value,
-        kind: SandboxKind,
-        group: Option<&Path>,
-    ) -> io::Result<()> {
-        let created = match group.map(JoinedGroup::join).transpose() {
-            Ok(joined_group) => {
-                let created = self.create_kind(&name, spec, kind);
-                joined_group.map_or(Ok(()), JoinedGroup::leave)?;
-                created
-            }
-            Err(error) => Err(CreateError::Group(error)),
-        };
-        let (answer, descriptors) = match created {
+    fn create(&mut self, name: String, plan: &Plan) -> io::Result<()> {
+        let (answer, descriptors) = match self.try_create(plan) {
             Ok((pid, descriptors)) => {
                 let process = descriptors[protocol::DESCRIPTORS - 1].try_clone()?;
                 self.sandboxes.insert(name.clone(), (pid, process));
                 (LauncherReply::Created { name, error: None }, descriptors)
             }
-            Err(error) => {
-                remove_files(&name);
-                (LauncherReply::failed(name, error_chain(&error)), Vec::new())
-            }
+            Err(error) => (LauncherReply::failed(name, error_chain(&error)), Vec::new()),
         };
         protocol::send(&self.server, &answer, &descriptors)
     }
 
-    fn create_kind(
-        &self,
-        name: &str,
-        spec: Value,
-        kind: SandboxKind,
-    ) -> Result<(Pid, Vec<OwnedFd>), CreateError> {
-        let SandboxKind::Image { image, layer, role } = kind else {
-            return self.try_create(name, &spec, false);
-        };
-        let mut spec = spec;
-        let users = match &role {
-            Role::Program { entered_by: Some((owner, ids)) } => {
-                let users = user_namespace::make(*owner, *ids).map_err(CreateError::Users)?;
-                user_namespace::join(&mut spec, &users);
-                Some(users)
-            }
-            Role::Program { entered_by: None } | Role::Template { .. } => None,
-        };
-        let is_template = matches!(role, Role::Template { .. });
-        let files = SandboxMounts::new(name, &image, layer).and_then(|files| {
-            if let Role::Template { program } = &role {
-                files.hide_program(program)?;
-            }
-            Ok(files)
-        });
-        let files = files.and_then(|files| match self.devices {
-            Devices::Own => files.with_devices(),
-            Devices::Host => Ok(files),
-        });
-        let files = files.map_err(CreateError::Files)?;
-        let created = self.try_create(name, &spec, is_template);
-        // The sandbox's own namespaces have them now.
-        drop((files, users));
-        created
-    }
-
     /// Makes and starts a sandbox. Returns its process 1 and the descriptors for the server: the stream, the
     /// log, the process.
-    fn try_create(
-        &self,
-        name: &str,
-        spec: &Value,
-        is_template: bool,
-    ) -> Result<(Pid, Vec<OwnedFd>), CreateError> {
-        let bundle = Path::new(BUNDLES).join(name);
-        let prepare = || -> io::Result<_> {
-            fs::create_dir(&bundle)?;
-            fs::write(bundle.join("config.json"), spec.to_string())?;
-            let kind = if is_template { SocketType::SEQPACKET } else { SocketType::STREAM };
-            let stream = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
-            Ok((stream, pipe_with(PipeFlags::CLOEXEC)?))
+    fn try_create(&mut self, plan: &Plan) -> Result<(Pid, Vec<OwnedFd>), CreateError> {
+        let kind = if plan.is_template() { SocketType::SEQPACKET } else { SocketType::STREAM };
+        let streams = || -> io::Result<_> {
+            let (ours, theirs) = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
+            let (log, their_log) = pipe_with(PipeFlags::CLOEXEC)?;
+            // The output of a template is no message.
+            let output = if plan.is_template() { &their_log } else { &theirs }.try_clone()?;
+            Ok((ours, log, [theirs, output, their_log]))
         };
-        let ((ours, theirs), (log, their_log)) = prepare()?;
-        // The output of a template is no message.
-        let their_output = if is_template { &their_log } else { &theirs };
-        let their_output = their_output.try_clone()?;
-        let programs = if is_template { &self.filters.template } else { &self.filters.program };
-        let built = ContainerBuilder::new(name.to_owned(), SyscallType::default())
-            .with_executor(Exec { programs: Rc::clone(programs) })
-            .with_root_path(STATE)?
-            .with_stdin(theirs)
-            .with_stdout(their_output)
-            .with_stderr(their_log)
-            .as_init(&bundle)
-            .with_systemd(false)
-            .with_detach(true)
-            .build();
-        let mut container = built.map_err(|source| {
-            // The failure was in another process, whose log says more than its error.
-            CreateError::Container { source: Box::new(source), log: read_log(&log) }
-        })?;
-        let pid = container.pid().and_then(|pid| Pid::from_raw(pid.as_raw()));
-        let pid = pid.ok_or(CreateError::NoProcess)?;
-        let loopback = if is_template { Ok(()) } else { loopback::bring_up(pid) };
-        let started = loopback
-            .map_err(CreateError::Loopback)
-            .and_then(|()| container.start().map_err(CreateError::from));
-        let process = pidfd_open(pid, PidfdFlags::empty()).map_err(io::Error::from)?;
-        if let Err(error) = started {
-            let _ = rustix::process::pidfd_send_signal(&process, Signal::KILL);
-            let _ = waitpid(Some(pid), WaitOptions::empty());
-            return Err(error);
-        }
+        let (ours, log, theirs) = streams().map_err(CreateError::Streams)?;
+        let (pid, process) = self.maker.make(plan, theirs)?;
         Ok((pid, vec![ours, log, process]))
     }
 
-    /// Reaps process 1 of a sandbox that has ended, and removes the sandbox's files.
+    /// Reaps process 1 of a sandbox that has ended.
     fn reap(&mut self, name: &str) {
         if let Some((pid, _)) = self.sandboxes.remove(name) {
             let _ = waitpid(Some(pid), WaitOptions::NOHANG);
         }
-        remove_files(name);
     }
 }
 
-/// Removes the files that the launcher keeps of a sandbox, in a tmpfs.
-fn remove_files(name: &str) {
-    for directory in [STATE, BUNDLES] {
-        remove_folder(&Path::new(directory).join(name));
-    }
-}
-
-/// Removes a folder in the launcher's memory. One that stays goes with the launcher.
-fn remove_folder(folder: &Path) {
-    if let Err(error) = folders::remove(folder) {
-        let folder = folder.display();
-        complain(&format!("isolator {SUBCOMMAND}: {folder} can't be removed: {error}"));
-    }
-}
-
-/// The current content of a log, on one line.
-fn read_log(log: &OwnedFd) -> String {
-    let mut said = vec![0; MAX_LOG];
-    let read = rustix::io::ioctl_fionbio(log, true)
-        .and_then(|()| rustix::io::read(log, &mut said))
-        .unwrap_or_default();
-    let said = String::from_utf8_lossy(&said[..read]);
-    said.split_whitespace().collect::<Vec<_>>().join(" ")
+/// Why a sandbox was not made. The server gets the message.
+#[derive(Debug, thiserror::Error)]
+enum CreateError {
+    #[error("the sandbox's streams can't be made: {0}")]
+    Streams(#[source] io::Error),
+    #[error(transparent)]
+    NotMade(#[from] MakeError),
 }

@@ -26,9 +26,8 @@ use super::cgroups::Cgroup;
 use super::host::Host;
 use super::labels::TEMPLATES;
 use super::launcher_client::LauncherClient;
-use super::layout::{self, IMAGES};
+use super::layout::IMAGES;
 use super::live::Live;
-use super::protocol::{Role, SandboxKind, WritableLayer};
 use super::{EmbeddedEngine, refused, spec};
 use crate::engine::preload::{AwaitedFork, Fork, Forked, Imported, Imports};
 use crate::engine::{Call, EngineError, Image, SandboxName, SandboxSpec};
@@ -434,33 +433,19 @@ impl EmbeddedEngine {
         let instance = self.templates_instance();
         let cgroup = host.groups.as_ref().map(|groups| Cgroup::new(groups, &instance, &name));
         let parts = spec::SpecParts {
-            root: &layout::root_of(&name),
+            image: &Path::new(IMAGES).join(held.image().relative_root()),
             host,
             cgroup: cgroup.as_ref(),
             env: &held.image().description.env,
-            ids: None,
-            is_entered: false,
         };
-        let mut oci = spec::template(spec, preload, modules, *user, &parts);
+        let mut plan = spec::template(spec, preload, modules, *user, learned_from.is_some(), parts);
         if let Some(bound) = packages {
             // It has read what it needs of the set when it is ready.
             set = bound.set.upgrade();
-            let is_given = set.is_some() && spec::give_packages(&mut oci, &bound.path);
+            let is_given = set.is_some() && spec::give_packages(&mut plan, &bound.path);
             if !is_given {
                 return Err(refused(Call::Preload, "its set of packages is gone"));
             }
-        }
-        if learned_from.is_some() {
-            spec::give_way(&mut oci);
-        }
-        let layer = WritableLayer { size: spec.limits.tmp.as_bytes(), inodes: spec.limits.inodes };
-        let kind = SandboxKind::Image {
-            image: Path::new(IMAGES).join(held.image().relative_root()),
-            layer: Some(layer),
-            role: Role::Template { program: spec::programs(preload, parts.env) },
-        };
-        if let Some(groups) = &host.groups {
-            groups.make_instance(&instance).map_err(|error| refused(Call::Preload, error))?;
         }
         let bounds = Bounds {
             memory: if modules.is_empty() { u64::MAX } else { preload.memory.as_bytes() },
@@ -477,7 +462,7 @@ impl EmbeddedEngine {
                 cpu = Some(ready.cpu());
                 lock(&costs).learn(&digest, ready);
             };
-            let created = Self::make(&launcher, &name, oci, kind, cgroup.as_ref()).await;
+            let created = Self::make(&launcher, &name, plan, cgroup.as_ref()).await;
             // A template that is not ready yet does not keep a launcher.
             drop(launcher);
             let made = match created {

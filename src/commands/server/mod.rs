@@ -2,43 +2,47 @@
 //!
 //! A request is a message of MCP's newest revision, which needs no session, sent by HTTP: to a URL, or through a Unix socket.
 
-use std::future::poll_fn;
+mod channel;
+
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::pin::Pin;
 use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use clap::Args;
-use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST};
-use http::{HeaderMap, HeaderValue, Method, StatusCode};
-use hyper::body::{Body as _, Incoming};
-use hyper::client::conn::http1::SendRequest;
-use hyper_util::rt::TokioIo;
-use reqwest::redirect::Policy;
-use reqwest::{Client, Url};
-use serde::Deserialize;
+use http::header::{ACCEPT, CONTENT_TYPE};
+use http::{HeaderName, HeaderValue};
+use isolator_pool::pool::session::FilePart;
+use reqwest::Url;
 use serde_json::{Value, json};
-use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
+pub(super) use self::channel::OnPiece;
+use self::channel::{Channel, Request};
+use crate::calls::command::{COMMAND, CommandAnswer, CommandCall, CommandError};
 use crate::commands::complain;
-use crate::commands::operators::{is_place_alone, read_token, trusting};
+use crate::commands::operators::{is_place_alone, read_token};
 use crate::config::Config;
-use crate::local_socket::{self, CONFIGURATION, HAS_NOT_RUN};
+use crate::local_socket;
 use crate::transport::message::MAX_MESSAGE;
 
 /// The revision of the protocol.
 const REVISION: &str = "2026-07-28";
-
-/// The longest answer, in bytes.
-const MAX_ANSWER: usize = 64 << 20;
 
 /// How long a server that the user did not name can take until it says that it can serve the command.
 const FOUND_TIMEOUT: Duration = Duration::from_millis(300);
 
 /// The same for a server that the user named, and for connecting to a URL.
 const CHOSEN_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long that can take until it is said what is waited for.
+const SILENT_FOR: Duration = Duration::from_secs(2);
+
+/// Longest wait for packages in a server that the user did not name.
+const MAX_PACKAGES_WAIT_MS: u64 = 500;
 
 /// For errors after which nothing is known about the program.
 pub(super) const MAY_HAVE_RUN: &str = "the program may have run there";
@@ -124,6 +128,16 @@ pub(super) enum RequestError {
         /// Whether it says as data that nothing has run.
         has_not_run: bool,
     },
+    /// The answer is not one of this version.
+    #[error(
+        "{server} sent an unknown result, maybe because it has another version: {source}; {MAY_HAVE_RUN}"
+    )]
+    Unknown {
+        /// The server.
+        server: String,
+        /// The cause.
+        source: serde_json::Error,
+    },
     /// The answer did not arrive, so it is unknown what has run.
     #[error("no answer came from {server}: {source:#}; {MAY_HAVE_RUN}")]
     NoAnswer {
@@ -140,7 +154,7 @@ impl RequestError {
         match self {
             Self::Unreachable { .. } | Self::OtherConfiguration(_) => true,
             Self::Refused { has_not_run, .. } => *has_not_run,
-            Self::NoAnswer { .. } => false,
+            Self::NoAnswer { .. } | Self::Unknown { .. } => false,
         }
     }
 }
@@ -153,12 +167,8 @@ pub(super) struct Server {
     name: String,
     /// Whether the user named it. Otherwise the command can do without it.
     pub(super) is_chosen: bool,
-}
-
-#[derive(Debug)]
-enum Channel {
-    Url { client: Client, url: Url, token: Option<HeaderValue> },
-    Socket { path: PathBuf, configuration: Option<HeaderValue> },
+    /// Whether it has answered before.
+    is_known: AtomicBool,
 }
 
 impl Server {
@@ -205,25 +215,22 @@ impl Server {
 
     fn at(path: PathBuf, configuration: Option<HeaderValue>, is_chosen: bool) -> Self {
         let name = format!("the server at {}", path.display());
-        Self { channel: Channel::Socket { path, configuration }, name, is_chosen }
+        Self::new(Channel::Socket { path, configuration }, name, is_chosen)
     }
 
     fn behind(url: Url, token: Option<String>, authority: Option<&Path>) -> anyhow::Result<Self> {
-        // Fails if it was installed before, which is fine: this program has only one provider.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        // A token must reach this server and no other.
-        let client =
-            Client::builder().no_proxy().redirect(Policy::none()).connect_timeout(CHOSEN_TIMEOUT);
-        let client = match url.scheme() {
-            // It needs no certificates, and a machine may have none.
-            "http" => client.tls_certs_only([]),
-            _ => trusting(client, authority)?,
-        };
-        let token = token.map(|token| HeaderValue::try_from(format!("Bearer {token}")));
-        let token = token.transpose().context("the token has characters that no token has")?;
         let name = format!("the server at {url}");
-        let client = client.build().context("no client for HTTP can be made")?;
-        Ok(Self { channel: Channel::Url { client, url, token }, name, is_chosen: true })
+        Ok(Self::new(Channel::to_url(url, token, authority)?, name, true))
+    }
+
+    const fn new(channel: Channel, name: String, is_chosen: bool) -> Self {
+        Self { channel, name, is_chosen, is_known: AtomicBool::new(false) }
+    }
+
+    /// How long it waits for packages that are being built, in milliseconds. Without a server, the command shows how far they are,
+    /// so one that the user did not name waits only for a moment.
+    pub(super) fn max_packages_wait_ms(&self) -> Option<u64> {
+        (!self.is_chosen).then_some(MAX_PACKAGES_WAIT_MS)
     }
 
     /// Its name in messages.
@@ -231,27 +238,82 @@ impl Server {
         &self.name
     }
 
-    /// Calls a tool, and returns its result. `meta` is added to the `_meta` of the request. Dropping the future cancels the call.
+    /// Has a call of a command served. Dropping the future cancels it. `on_piece` receives what comes before the answer.
     ///
     /// # Errors
     ///
-    /// See [`RequestError`].
-    pub(super) async fn call_tool(
+    /// See [`RequestError`]. The inner error is the server's.
+    pub(super) async fn call(
         &self,
-        tool: &str,
-        arguments: &impl serde::Serialize,
-        meta: Value,
-    ) -> Result<Value, RequestError> {
+        command: &CommandCall,
+        on_piece: Option<&OnPiece>,
+    ) -> Result<Result<CommandAnswer, CommandError>, RequestError> {
+        self.check().await?;
+        let tool = command.tool().as_str();
+        let (arguments, options) = command.to_parts();
+        let mut meta = json!({ COMMAND: options, "isolator/detach": false });
+        if on_piece.is_some() {
+            meta["progressToken"] = json!(1);
+        }
         let parameters = json!({ "name": tool, "arguments": arguments, "_meta": meta });
-        self.request("tools/call", tool, parameters).await
+        let mut result = self.request("tools/call", tool, parameters, on_piece).await?;
+        let result = result.get_mut("_meta").and_then(|meta| meta.get_mut(COMMAND));
+        let result = result.map(Value::take).unwrap_or_default();
+        serde_json::from_value(result)
+            .map_err(|source| RequestError::Unknown { server: self.name.clone(), source })
     }
 
-    /// Sends a request. `name` is the tool that it is about.
+    /// Reads a resource. Returns its text or bytes, and the size of the whole.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such resource, or it can't be read.
+    pub(super) async fn read(&self, uri: &str) -> anyhow::Result<FilePart> {
+        let parameters = json!({ "uri": uri, "_meta": {} });
+        let result = match self.request("resources/read", uri, parameters, None).await {
+            Err(RequestError::Refused { message, .. }) => return Err(anyhow!(message)),
+            result => result?,
+        };
+        let contents = &result["contents"][0];
+        let content = match (contents["text"].as_str(), contents["blob"].as_str()) {
+            (Some(text), _) => text.as_bytes().to_vec(),
+            (None, Some(blob)) => BASE64.decode(blob).context("the server sent no base64")?,
+            (None, None) => bail!("{} sent nothing of {uri}", self.name),
+        };
+        let size = contents["_meta"]["isolator/totalBytes"].as_u64();
+        Ok(FilePart { size: size.unwrap_or(content.len() as u64), content })
+    }
+
+    /// Makes sure that a server at a URL answers, before anything is run there. Servers at sockets are asked for each request.
+    async fn check(&self) -> Result<(), RequestError> {
+        let is_url = matches!(self.channel, Channel::Url { .. });
+        if !is_url || self.is_known.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let asked = self.request("server/discover", "", json!({ "_meta": {} }), None);
+        let asked = tokio::time::timeout(CHOSEN_TIMEOUT, patiently(&self.name, asked)).await;
+        let unreachable = |source| RequestError::Unreachable { server: self.name.clone(), source };
+        match asked {
+            Err(_) => Err(unreachable(anyhow!("it does not answer in {CHOSEN_TIMEOUT:?}"))),
+            Ok(Ok(_)) => {
+                self.is_known.store(true, Ordering::Relaxed);
+                Ok(())
+            }
+            Ok(Err(RequestError::Refused { server, message, .. })) => {
+                Err(RequestError::Refused { server, message, has_not_run: true })
+            }
+            Ok(Err(RequestError::NoAnswer { source, .. })) => Err(unreachable(source)),
+            Ok(Err(error)) => Err(error),
+        }
+    }
+
+    /// Sends a request. `name` is the tool or resource that it is about.
     async fn request(
         &self,
         method: &str,
         name: &str,
         mut parameters: Value,
+        on_piece: Option<&OnPiece>,
     ) -> Result<Value, RequestError> {
         let meta = &mut parameters["_meta"];
         meta["io.modelcontextprotocol/protocolVersion"] = json!(REVISION);
@@ -266,158 +328,35 @@ impl Server {
             ("mcp-method", method),
             ("mcp-name", name),
         ];
-        let headers = headers.into_iter().filter_map(|(name, value)| {
-            Some((name.parse::<http::HeaderName>().ok()?, value.parse::<HeaderValue>().ok()?))
+        let headers = headers.into_iter().filter(|(_, value)| !value.is_empty());
+        let headers = headers.filter_map(|(name, value)| {
+            Some((name.parse::<HeaderName>().ok()?, value.parse::<HeaderValue>().ok()?))
         });
         let body = body.to_string();
         if body.len() > MAX_MESSAGE {
             let source = anyhow!("the request has more than {} MiB", MAX_MESSAGE >> 20);
             return Err(RequestError::Unreachable { server: self.name.clone(), source });
         }
-        let Answer { status, has_not_run, text } = self.send(body, headers.collect()).await?;
-        let refused =
-            |message| RequestError::Refused { server: self.name.clone(), message, has_not_run };
-        match message_in(&text) {
-            Some(Message { result: Some(result), .. }) => Ok(result),
-            Some(Message { error: Some(error), .. }) => Err(refused(error.message)),
-            _ => Err(refused(format!(
-                "{status}: {}",
-                String::from_utf8_lossy(&text).trim().chars().take(500).collect::<String>()
-            ))),
+        let limit = if self.is_chosen { CHOSEN_TIMEOUT } else { FOUND_TIMEOUT };
+        let request = Request { headers: headers.collect(), body, on_piece };
+        let answer = self.channel.send(request, limit, &self.name).await?;
+        let has_not_run = answer.has_not_run;
+        answer.result().map_err(|message| RequestError::Refused {
+            server: self.name.clone(),
+            message,
+            has_not_run,
+        })
+    }
+}
+
+/// Waits for a server, and says so after a moment.
+async fn patiently<T>(server: &str, answer: impl Future<Output = T>) -> T {
+    let mut answer = std::pin::pin!(answer);
+    tokio::select! {
+        answer = &mut answer => answer,
+        () = tokio::time::sleep(SILENT_FOR) => {
+            complain(&format!("isolator: waiting for {server}; Ctrl-C ends this"));
+            answer.await
         }
     }
-
-    async fn send(&self, body: String, headers: HeaderMap) -> Result<Answer, RequestError> {
-        let unreachable = |source| RequestError::Unreachable { server: self.name.clone(), source };
-        let no_answer = |source| RequestError::NoAnswer { server: self.name.clone(), source };
-        match &self.channel {
-            Channel::Url { client, url, token } => {
-                let mut request = client.post(url.clone()).headers(headers).body(body);
-                if let Some(token) = token {
-                    request = request.header(AUTHORIZATION, token);
-                }
-                let sent = request.send().await.map_err(reqwest::Error::without_url);
-                let mut answer = sent.map_err(|error| match error.is_connect() {
-                    true => unreachable(error.into()),
-                    false => no_answer(error.into()),
-                })?;
-                let (status, mut text) = (answer.status(), Vec::new());
-                while let Some(part) =
-                    answer.chunk().await.map_err(|error| no_answer(error.without_url().into()))?
-                {
-                    extend(&mut text, &part).map_err(no_answer)?;
-                }
-                // Such a status is given before the request is looked into.
-                Ok(Answer { status, has_not_run: status.is_client_error(), text })
-            }
-            Channel::Socket { path, configuration } => {
-                let limit = if self.is_chosen { CHOSEN_TIMEOUT } else { FOUND_TIMEOUT };
-                let opened = tokio::time::timeout(limit, open(path, configuration.clone())).await;
-                let opened =
-                    opened.unwrap_or_else(|_| Err(anyhow!("it does not answer in {limit:?}")));
-                let (mut sender, _connection, status) = opened.map_err(unreachable)?;
-                match status {
-                    StatusCode::NO_CONTENT => {}
-                    StatusCode::PRECONDITION_FAILED => {
-                        return Err(RequestError::OtherConfiguration(self.name.clone()));
-                    }
-                    status => return Err(unreachable(anyhow!("it answers {status}"))),
-                }
-                let request = to_socket(Method::POST, headers, configuration.clone(), body);
-                let answer =
-                    sender.send_request(request).await.map_err(|it| no_answer(it.into()))?;
-                let status = answer.status();
-                let has_not_run = answer.headers().contains_key(HAS_NOT_RUN);
-                let text = collect(answer.into_body()).await.map_err(no_answer)?;
-                Ok(Answer { status, has_not_run, text })
-            }
-        }
-    }
-}
-
-/// An answer to a request.
-struct Answer {
-    status: StatusCode,
-    /// Whether it is certain that nothing has run.
-    has_not_run: bool,
-    text: Vec<u8>,
-}
-
-/// Connects to a socket, and asks its server with `OPTIONS` whether it can serve a command with this configuration: an answer that
-/// comes at once, and before which nothing runs.
-async fn open(
-    path: &Path,
-    configuration: Option<HeaderValue>,
-) -> anyhow::Result<(SendRequest<reqwest::Body>, AbortOnDropHandle<hyper::Result<()>>, StatusCode)>
-{
-    let stream = local_socket::connect(path).await?;
-    let (mut sender, connection) =
-        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-    let connection = AbortOnDropHandle::new(TaskTracker::new().spawn(connection));
-    let asked = to_socket(Method::OPTIONS, HeaderMap::new(), configuration, String::new());
-    let answer = sender.send_request(asked).await?;
-    let status = answer.status();
-    collect(answer.into_body()).await?;
-    if status == StatusCode::NO_CONTENT {
-        sender.ready().await?;
-    }
-    Ok((sender, connection, status))
-}
-
-fn to_socket(
-    method: Method,
-    headers: HeaderMap,
-    configuration: Option<HeaderValue>,
-    body: String,
-) -> http::Request<reqwest::Body> {
-    let mut request = http::Request::new(reqwest::Body::from(body));
-    *request.method_mut() = method;
-    *request.uri_mut() = http::Uri::from_static("/mcp");
-    *request.headers_mut() = headers;
-    let headers = request.headers_mut();
-    headers.insert(HOST, HeaderValue::from_static("localhost"));
-    if let Some(configuration) = configuration {
-        headers.insert(CONFIGURATION, configuration);
-    }
-    request
-}
-
-async fn collect(mut body: Incoming) -> anyhow::Result<Vec<u8>> {
-    let mut text = Vec::new();
-    while let Some(frame) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
-        if let Ok(part) = frame?.into_data() {
-            extend(&mut text, &part)?;
-        }
-    }
-    Ok(text)
-}
-
-fn extend(text: &mut Vec<u8>, part: &[u8]) -> anyhow::Result<()> {
-    text.extend_from_slice(part);
-    if text.len() > MAX_ANSWER {
-        bail!("the answer has more than {} MiB", MAX_ANSWER >> 20);
-    }
-    Ok(())
-}
-
-/// The parts of a message that are used.
-#[derive(Deserialize)]
-struct Message {
-    result: Option<Value>,
-    error: Option<ErrorObject>,
-}
-
-#[derive(Deserialize)]
-struct ErrorObject {
-    message: String,
-}
-
-/// The answer in a body: the whole body, or the last event of a stream.
-fn message_in(text: &[u8]) -> Option<Message> {
-    serde_json::from_slice(text).ok().or_else(|| {
-        let lines = text.split(|byte| *byte == b'\n');
-        let events = lines.filter_map(|line| line.strip_prefix(b"data:"));
-        let mut messages = events.filter_map(|data| serde_json::from_slice::<Message>(data).ok());
-        messages.rfind(|message| message.result.is_some() || message.error.is_some())
-    })
 }
