@@ -33,6 +33,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+pub use self::bounds::{Bounds, OutputLimits, WantedFiles};
 pub use self::decoder::FrameDecoder;
 pub use self::kind::Kind;
 pub use self::session::{
@@ -40,6 +41,7 @@ pub use self::session::{
     ReadEnded, ReadError, Rewind, Rewound, Session, Shown,
 };
 
+mod bounds;
 mod decoder;
 mod kind;
 pub mod session;
@@ -191,19 +193,6 @@ pub struct Job {
     pub packages: Option<Packages>,
 }
 
-/// The bounds of a program or a cell, and the part of it that is reported.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Bounds {
-    /// From start to kill.
-    pub deadline: Duration,
-    /// How much of its output is kept.
-    pub output: OutputLimits,
-    /// Directories whose file systems count when the disk limit is reported.
-    pub disks: Vec<String>,
-    /// The created or changed files of the workspace that are reported, if any.
-    pub files: Option<WantedFiles>,
-}
-
 /// A set of packages in the sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Packages {
@@ -211,17 +200,6 @@ pub struct Packages {
     pub interpreter: Interpreter,
     /// Its folder: the user base of Python, or the folder with `node_modules`.
     pub folder: String,
-}
-
-/// The created or changed files that are sent. All are listed, [`MAX_FILES`] at most.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WantedFiles {
-    /// Patterns of paths below the workspace. In all of them `*` stops at a slash and `**` does not.
-    pub globs: Vec<String>,
-    /// Whether pictures are sent, too. They are recognized by their extension.
-    pub pictures: bool,
-    /// Maximum size of all files that are sent, in bytes. A file that does not fit is skipped.
-    pub most: u64,
 }
 
 /// A file that the program created or changed.
@@ -242,17 +220,6 @@ pub struct Alone {
     /// Memory that the program's interpreter held before the program came, in bytes, if it has imported modules. Any
     /// other takes no more than one that is started for the program.
     pub memory: u64,
-}
-
-/// How much of each of the two output streams is kept, in bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OutputLimits {
-    /// Kept from the beginning of a stream; sent as it comes.
-    pub head: usize,
-    /// Kept from the end of a stream; sent when the program has ended.
-    pub tail: usize,
-    /// Both streams together; a program that prints more is killed.
-    pub kill: u64,
 }
 
 /// How the program ended.
