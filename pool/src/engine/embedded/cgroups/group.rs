@@ -55,12 +55,16 @@ impl Cgroup {
         self.hierarchies.make_limiting(&self.path)
     }
 
-    /// Moves a process into all groups.
+    /// Moves a process into all groups. All sandboxes of an instance share that for devices, of which templates have another.
     pub(crate) fn take_in(&self, pid: Pid) -> io::Result<()> {
         let number = pid.as_raw_nonzero().to_string();
-        self.hierarchies.each(&self.path, |group| {
-            or_if_gone(fs::write(group.join("cgroup.procs"), &number)).map(|_| ())
-        })
+        let enter =
+            |group: &Path| or_if_gone(fs::write(group.join("cgroup.procs"), &number)).map(|_| ());
+        self.hierarchies.each(&self.path, enter)?;
+        match (&self.hierarchies.devices, self.path.parent()) {
+            (Some(mount), Some(instance)) => enter(&mount.join(instance)),
+            _ => Ok(()),
+        }
     }
 
     fn file(&self, controller: &str, name: &str) -> io::Result<PathBuf> {
