@@ -3,7 +3,7 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::net::{
@@ -17,6 +17,9 @@ use crate::engine::embedded::host::Ids;
 
 /// A request: the number of a process in the launcher's namespace, the first user and the number of users.
 type Request = [u32; 3];
+
+/// An answer: the number of the process, and that of an error or 0.
+type Answer = [u32; 2];
 
 /// Starts the mapper, which ends with the launcher. Returns its process and the socket on which it is [asked](ask); `None` in the
 /// mapper, which has to [serve](serve_mapper). The calling process must have a single thread.
@@ -33,33 +36,40 @@ pub(super) fn start_mapper() -> io::Result<Option<(Pid, OwnedFd)>> {
 /// Maps users until the launcher is gone.
 pub(super) fn serve_mapper() -> io::Result<()> {
     let launcher = io::stdin();
-    let mut request = [0; size_of::<Request>()];
-    while recv(&launcher, &mut request, RecvFlags::empty())?.0 == request.len() {
-        let [process, first, count] =
-            [0, 4, 8].map(|at| u32::from_ne_bytes([0, 1, 2, 3].map(|byte| request[at + byte])));
+    while let Some([process, first, count]) = receive::<3>(&launcher)? {
         let mapped = map(process, Ids { first, count });
         let error = mapped.err().map_or(0, |error| error.raw_os_error().unwrap_or(-1));
-        send(&launcher, &error.to_ne_bytes(), SendFlags::NOSIGNAL)?;
+        let answer: Answer = [process, error as u32];
+        send_numbers(&launcher, answer)?;
     }
     Ok(())
 }
 
-/// Has the mapper map the users and groups of this process's namespace, which is new.
+/// Has the mapper map the users and groups of this process's namespace, which is new. Allocates nothing.
 pub(super) fn ask(mapper: &OwnedFd, ids: Ids) -> Result<(), Errno> {
-    let mut request = [0; size_of::<Request>()];
-    let numbers: Request = [getpid().as_raw_pid() as u32, ids.first, ids.count];
-    for (bytes, number) in request.chunks_exact_mut(4).zip(numbers) {
-        bytes.copy_from_slice(&number.to_ne_bytes());
+    let process = getpid().as_raw_pid() as u32;
+    let request: Request = [process, ids.first, ids.count];
+    send_numbers(mapper, request)?;
+    loop {
+        let [of, error]: Answer = receive(mapper)?.ok_or(Errno::PIPE)?;
+        match error {
+            // Of a process that was killed before it had read its answer.
+            _ if of != process => {}
+            0 => return Ok(()),
+            error => return Err(Errno::from_raw_os_error(error as i32)),
+        }
     }
-    send(mapper, &request, SendFlags::NOSIGNAL)?;
-    let mut error = [0; size_of::<i32>()];
-    match recv(mapper, &mut error, RecvFlags::empty())? {
-        (length, _) if length == error.len() => match i32::from_ne_bytes(error) {
-            0 => Ok(()),
-            error => Err(Errno::from_raw_os_error(error)),
-        },
-        _ => Err(Errno::PIPE),
-    }
+}
+
+fn send_numbers<const N: usize>(socket: impl AsFd, numbers: [u32; N]) -> Result<(), Errno> {
+    send(socket, numbers.map(u32::to_ne_bytes).as_flattened(), SendFlags::NOSIGNAL).map(|_| ())
+}
+
+/// Receives numbers; `None` if the other side is gone.
+fn receive<const N: usize>(socket: impl AsFd) -> Result<Option<[u32; N]>, Errno> {
+    let mut numbers = [[0; 4]; N];
+    let (length, _) = recv(socket, numbers.as_flattened_mut(), RecvFlags::empty())?;
+    Ok((length == 4 * N).then(|| numbers.map(u32::from_ne_bytes)))
 }
 
 fn map(process: u32, ids: Ids) -> io::Result<()> {
@@ -103,4 +113,25 @@ pub(super) fn fork() -> io::Result<Option<Pid>> {
     let pid = unsafe { syscall!(Sysno::clone, SIGCHLD, 0, 0, 0, 0) };
     let pid = pid.map_err(|error| io::Error::from_raw_os_error(error.into_raw()))?;
     Ok(Pid::from_raw(pid as i32))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_does_not_take_the_answer_to_another_one() {
+        let kind = SocketType::SEQPACKET;
+        let (ours, mapper) =
+            socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
+        let own = getpid().as_raw_pid() as u32;
+        let refused = Errno::PERM.raw_os_error() as u32;
+        for (of, error) in [(own + 1, 0), (own, refused), (own + 1, refused), (own, 0)] {
+            send_numbers(&mapper, [of, error]).unwrap();
+        }
+        let ids = Ids { first: 1000, count: 10 };
+        assert_eq!(ask(&ours, ids), Err(Errno::PERM));
+        assert_eq!(ask(&ours, ids), Ok(()));
+        assert_eq!(receive(&mapper).unwrap(), Some([own, 1000, 10]));
+    }
 }
