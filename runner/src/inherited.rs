@@ -14,6 +14,26 @@ const IGNORED: usize = 1;
 /// Blocks no signal, and ignores none except those in `kept`. Returns the signals that were ignored. The process
 /// must have a single thread.
 pub fn reset_signals(kept: &[i32]) -> Vec<i32> {
+    unblock_signals();
+    let ignored: Vec<_> = ignored().collect();
+    for signal in ignored.iter().filter(|signal| !kept.contains(signal)) {
+        set(*signal, DEFAULT);
+    }
+    ignored
+}
+
+/// Blocks and ignores no signal. Allocates nothing: a process that borrows another one's memory may be killed in the middle of
+/// this. The process must have a single thread.
+pub fn reset_all_signals() {
+    unblock_signals();
+    ignored().for_each(|signal| set(signal, DEFAULT));
+}
+
+fn ignored() -> impl Iterator<Item = i32> {
+    (1..=LAST).filter(|signal| is_ignored(*signal))
+}
+
+fn unblock_signals() {
     let none = 0_u64;
     // SAFETY: the kernel reads the mask, which lives as long as the call.
     unsafe {
@@ -25,11 +45,6 @@ pub fn reset_signals(kept: &[i32]) -> Vec<i32> {
             size_of::<u64>(),
         );
     }
-    let ignored: Vec<_> = (1..=LAST).filter(|signal| is_ignored(*signal)).collect();
-    for signal in ignored.iter().filter(|signal| !kept.contains(signal)) {
-        set(*signal, DEFAULT);
-    }
-    ignored
 }
 
 /// Ignores a signal.

@@ -60,7 +60,7 @@ fn become_program(attempt: &Attempt<'_>) -> Result<Infallible, Errno> {
     give_up_rights(attempt)?;
     attempt.begin(Step::Filter)?;
     // Programs ignore none of the signals that the launcher ignores.
-    inherited::reset_signals(&[]);
+    inherited::reset_all_signals();
     attempt.maker.filter(ready.role).iter().try_for_each(load_filter)?;
     attempt.begin(Step::Start)?;
     Err(start(ready))
