@@ -307,15 +307,19 @@ impl Launcher {
     }
 
     fn create(&mut self, name: String, plan: &Plan) -> io::Result<()> {
-        let (answer, descriptors) = match self.try_create(plan) {
-            Ok((pid, descriptors)) => {
-                let process = descriptors[protocol::DESCRIPTORS - 1].try_clone()?;
-                self.sandboxes.insert(name.clone(), (pid, process));
-                (LauncherReply::Created { name, error: None }, descriptors)
+        match self.try_create(plan) {
+            Ok((pid, mut descriptors)) => {
+                let answer = LauncherReply::Created { name: name.clone(), error: None };
+                protocol::send(&self.server, &answer, &descriptors)?;
+                // No descriptor is made for it: there may be none left.
+                let process = descriptors.pop().map(|process| (pid, process));
+                self.sandboxes.extend(process.map(|process| (name, process)));
+                Ok(())
             }
-            Err(error) => (LauncherReply::failed(name, error_chain(&error)), Vec::new()),
-        };
-        protocol::send(&self.server, &answer, &descriptors)
+            Err(error) => {
+                protocol::send(&self.server, &LauncherReply::failed(name, error_chain(&error)), &[])
+            }
+        }
     }
 
     /// Makes and starts a sandbox. Returns its process 1 and the descriptors for the server: the stream, the
