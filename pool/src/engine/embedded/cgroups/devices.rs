@@ -125,8 +125,9 @@ struct Attached {
     flags: u32,
 }
 
-/// The same rules for a group of version 1, as files to write.
-pub(super) fn rules() -> Vec<Limit> {
+/// The same rules for a group of version 1 that allows this list of devices, as files to write. What is in a group that has the
+/// rules loses no device at any moment.
+pub(super) fn rules(devices: &str) -> Vec<Limit> {
     let rule =
         |file: &str, value: String| Limit { file: file.to_owned(), value, is_optional: false };
     let others = ["c *:* m", "b *:* m"].map(|all| rule("devices.allow", all.to_owned()));
@@ -134,7 +135,9 @@ pub(super) fn rules() -> Vec<Limit> {
         let minor = minor.map_or("*".to_owned(), |minor| minor.to_string());
         rule("devices.allow", format!("c {major}:{minor} rwm"))
     });
-    [rule("devices.deny", "a".to_owned())].into_iter().chain(others).chain(allowed).collect()
+    let has_all = devices.starts_with('a');
+    let none = has_all.then(|| rule("devices.deny", "a".to_owned()));
+    none.into_iter().chain(others).chain(allowed).collect()
 }
 
 /// Restricts the devices of a group of version 2. Without that only a second layer of defence is missing.
@@ -186,4 +189,20 @@ fn bpf<T>(command: usize, arguments: &T) -> io::Result<usize> {
     let result =
         unsafe { syscall!(Sysno::bpf, command, std::ptr::from_ref(arguments), size_of::<T>()) };
     result.map_err(|error| io::Error::from_raw_os_error(error.into_raw()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_new_group_loses_all_devices_for_a_moment() {
+        let new = rules("a *:* rwm\n");
+        assert_eq!((new[0].file.as_str(), new[0].value.as_str()), ("devices.deny", "a"));
+        for devices in ["", "c *:* m\nb *:* m\nc 1:3 rwm\n"] {
+            let again = rules(devices);
+            assert_eq!(again, new[1..], "{devices:?}");
+            assert!(again.iter().all(|rule| rule.file == "devices.allow"), "{devices:?}");
+        }
+    }
 }

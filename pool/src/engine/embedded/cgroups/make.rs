@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::ffi::CString;
+use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -124,10 +125,13 @@ impl OpenGroups {
             shown: Vec::new(),
         };
         let (directory, _) = make_all(&group, instance)?;
-        for limit in devices::rules() {
-            set(directory.as_fd(), &limit).map_err(at(&mount.join(instance)))?;
+        let path = mount.join(instance);
+        let list = path.join("devices.list");
+        let list = fs::read_to_string(&list).map_err(at(&list))?;
+        for limit in devices::rules(&list) {
+            set(directory.as_fd(), &limit).map_err(at(&path))?;
         }
-        Ok(self.0.entry(mount.join(instance)).or_insert(directory))
+        Ok(self.0.entry(path).or_insert(directory))
     }
 }
 
