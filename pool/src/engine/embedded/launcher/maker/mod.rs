@@ -89,6 +89,7 @@ impl Maker {
             paths.map(below_root).collect::<io::Result<Vec<_>>>()
         };
         let hidden = hidden();
+        borrowed::close_memory()?;
         Ok(Self {
             mapper,
             stacks: [Stack::new()?, Stack::new()?],
