@@ -8,7 +8,8 @@ use std::ffi::c_void;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use rustix::process::Pid;
+use rustix::io::Errno;
+use rustix::process::{DumpableBehavior, Pid, set_dumpable_behavior};
 use syscalls::{Sysno, syscall};
 
 // Flags of `linux/sched.h`, beside those of namespaces.
@@ -182,6 +183,13 @@ unsafe fn clone(
         );
     }
     if result < 0 { Err(io::Error::from_raw_os_error(-result as i32)) } else { Ok(result as i32) }
+}
+
+/// Lets no process read this memory, or enter the namespaces of a process that has it, but one with rights over the launcher. The
+/// owner of a sandbox's user namespace must not get in while the machine's files are there. The kernel does the same when a process
+/// becomes another user, unless the machine is set to debug such processes (`fs.suid_dumpable`).
+pub(super) fn close_memory() -> Result<(), Errno> {
+    set_dumpable_behavior(DumpableBehavior::NotDumpable)
 }
 
 /// Ends this process, and nothing else of it.

@@ -173,7 +173,7 @@ impl Sources {
 
     /// Mounts an empty folder over each folder that is hidden, and the null device over each file.
     fn hide(&self, attempt: &Attempt<'_>, devices: &OwnedFd) -> Result<(), Errno> {
-        let maker = attempt.maker;
+        let hidden = &attempt.maker.hidden;
         let null = find(devices, c"null")?;
         let found = fstat(&null)?;
         let is_null = FileType::from_raw_mode(found.st_mode) == FileType::CharacterDevice
@@ -182,7 +182,7 @@ impl Sources {
             return Err(Errno::NODEV);
         }
         let mut empty = None;
-        let all = [(&self.proc, &maker.hidden_in_proc), (&self.sys, &maker.hidden_in_sys)];
+        let all = [(&self.proc, &hidden.in_proc), (&self.sys, &hidden.in_sys)];
         for (file_system, path) in
             all.into_iter().flat_map(|(mount, paths)| paths.iter().map(move |path| (mount, path)))
         {

@@ -58,6 +58,7 @@ fn join(attempt: &Attempt<'_>) -> Result<(), Errno> {
         attempt.begin(Step::RootUser)?;
         set_thread_res_gid(Gid::ROOT, Gid::ROOT, Gid::ROOT)?;
         set_thread_res_uid(Uid::ROOT, Uid::ROOT, Uid::ROOT)?;
+        borrowed::close_memory()?;
     }
     attempt.begin(Step::Namespaces)?;
     let processes = if ready.role == Role::Template { 0 } else { PROCESSES };
@@ -83,6 +84,7 @@ fn become_user(user: u32) -> Result<(), Errno> {
     set_keep_capabilities(true)?;
     let user = Uid::from_raw(user);
     set_thread_res_uid(user, user, user)?;
+    borrowed::close_memory()?;
     let permitted = capabilities(None)?.permitted;
     let inheritable = CapabilitySet::empty();
     set_capabilities(None, CapabilitySets { effective: permitted, permitted, inheritable })

@@ -59,12 +59,29 @@ pub(super) struct Maker {
     stacks: [Stack; 2],
     groups: OpenGroups,
     can_make_devices: bool,
-    /// Paths below `/proc`, and below `/sys`.
-    hidden_in_proc: Vec<CString>,
-    hidden_in_sys: Vec<CString>,
+    hidden: Hidden,
     read_only: Vec<CString>,
     program_filter: Vec<BpfProgram>,
     template_filter: Vec<BpfProgram>,
+}
+
+/// What is hidden from sandboxes.
+struct Hidden {
+    paths: Vec<String>,
+    /// The paths below `/proc`, and below `/sys`.
+    in_proc: Vec<CString>,
+    in_sys: Vec<CString>,
+}
+
+impl Hidden {
+    fn new(paths: Vec<String>) -> io::Result<Self> {
+        Ok(Self { in_proc: below("/proc", &paths)?, in_sys: below("/sys", &paths)?, paths })
+    }
+}
+
+fn below(folder: &str, paths: &[String]) -> io::Result<Vec<CString>> {
+    let paths = paths.iter().filter_map(|path| Path::new(path).strip_prefix(folder).ok());
+    paths.map(below_root).collect()
 }
 
 /// Why a sandbox was not made. The server gets the message.
@@ -84,18 +101,13 @@ impl Maker {
     /// A maker in a launcher, whose mounts are there. The calling process must have a single thread.
     pub(super) fn new(mapper: OwnedFd) -> io::Result<Self> {
         let filter = |filtered| seccomp::kernel_programs(filtered).map_err(io::Error::other);
-        let below = |folder: &str, paths: &[String]| {
-            let paths = paths.iter().filter_map(|path| Path::new(path).strip_prefix(folder).ok());
-            paths.map(below_root).collect::<io::Result<Vec<_>>>()
-        };
-        let hidden = hidden();
+        borrowed::close_memory()?;
         Ok(Self {
             mapper,
             stacks: [Stack::new()?, Stack::new()?],
             groups: OpenGroups::default(),
             can_make_devices: ready::can_make_devices(),
-            hidden_in_proc: below("/proc", &hidden)?,
-            hidden_in_sys: below("/sys", &hidden)?,
+            hidden: Hidden::new(hidden())?,
             read_only: below("/proc", &READ_ONLY.map(str::to_owned))?,
             program_filter: filter(Filtered::Program)?,
             template_filter: filter(Filtered::Template)?,
@@ -117,7 +129,10 @@ impl Maker {
     ) -> Result<(Pid, OwnedFd), MakeError> {
         let groups = plan.groups.as_ref().map(|groups| self.groups.make(groups)).transpose();
         let groups = groups.map_err(MakeError::Groups)?.unwrap_or_default();
-        let ready = Ready::new(plan, streams, self.can_make_devices);
+        let ready = Ready::new(plan, streams, self.can_make_devices).and_then(|ready| {
+            self.hide_new_processors()?;
+            Ok(ready)
+        });
         let made = ready
             .map_err(MakeError::NotPrepared)
             .and_then(|ready| self.run(&Attempt::new(self, &ready, &groups)));
@@ -125,6 +140,15 @@ impl Maker {
             groups.remove();
         }
         made
+    }
+
+    /// Notes what more is to be hidden since a processor has come online.
+    fn hide_new_processors(&mut self) -> io::Result<()> {
+        let paths = hidden();
+        if paths != self.hidden.paths {
+            self.hidden = Hidden::new(paths)?;
+        }
+        Ok(())
     }
 
     /// Runs the two processes.

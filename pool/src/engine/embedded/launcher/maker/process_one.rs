@@ -142,6 +142,7 @@ fn give_up_rights(attempt: &Attempt<'_>) -> Result<(), Errno> {
     set_keep_capabilities(false)?;
     set_thread_res_gid(gid, gid, gid)?;
     set_thread_res_uid(uid, uid, uid)?;
+    borrowed::close_memory()?;
     let inheritable = CapabilitySet::empty();
     set_capabilities(None, CapabilitySets { effective: kept, permitted: kept, inheritable })
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use rustix::io::Errno;
-use rustix::process::{WaitOptions, wait};
+use rustix::process::{DumpableBehavior, WaitOptions, dumpable_behavior, wait};
 
 use super::attempt::{Attempt, StepError};
 use super::ready::Ready;
@@ -121,6 +121,8 @@ fn make_each_step_fail(folder: &Path) {
     };
     mount_paths(&paths, &mapper).expect("the launcher's folders are mounted");
     let maker = Maker::new(mapper).expect("a maker");
+    let closed = dumpable_behavior().expect("it can be asked");
+    assert_eq!(closed, DumpableBehavior::NotDumpable, "templates could enter unfinished sandboxes");
     let count = |path: &str| fs::read_dir(path).expect("a folder").count();
     let mounts = || fs::read_to_string("/proc/self/mountinfo").expect("mounts");
     let before = (count("/proc/self/fd"), mounts());
