@@ -180,7 +180,7 @@ impl LauncherClient {
         name: &str,
         plan: Plan,
     ) -> Result<SandboxHandles, CreateError> {
-        let request = LauncherRequest::Create { name: name.to_owned(), plan };
+        let request = LauncherRequest::Create { name: name.to_owned(), plan: Box::new(plan) };
         let packet = Packet::new(&request).map_err(CreateError::TooLong)?;
         let (sender, answer) = oneshot::channel();
         let pending = PendingRequest { since: Instant::now(), answer: sender };

@@ -65,7 +65,7 @@ pub(super) enum LauncherRequest {
         /// Its name, which the answer repeats.
         name: String,
         /// Its plan.
-        plan: Plan,
+        plan: Box<Plan>,
     },
 }
 
@@ -234,7 +234,7 @@ mod tests {
             capabilities: 0,
             limits: Vec::new(),
         };
-        LauncherRequest::Create { name: "a \"name\"".to_owned(), plan }
+        LauncherRequest::Create { name: "a \"name\"".to_owned(), plan: Box::new(plan) }
     }
 
     #[test]
