@@ -33,12 +33,16 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+pub use self::bounds::{Bounds, OutputLimits, WantedFiles};
+pub use self::decoder::FrameDecoder;
 pub use self::kind::Kind;
 pub use self::session::{
     Cell, CellEnd, CellEnded, CellRun, Kernel, Listed, NoCheckpoint, Occasion, Opened, Read,
     ReadEnded, ReadError, Rewind, Rewound, Session, Shown,
 };
 
+mod bounds;
+mod decoder;
 mod kind;
 pub mod session;
 
@@ -189,19 +193,6 @@ pub struct Job {
     pub packages: Option<Packages>,
 }
 
-/// The bounds of a program or a cell, and the part of it that is reported.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Bounds {
-    /// From start to kill.
-    pub deadline: Duration,
-    /// How much of its output is kept.
-    pub output: OutputLimits,
-    /// Directories whose file systems count when the disk limit is reported.
-    pub disks: Vec<String>,
-    /// The created or changed files of the workspace that are reported, if any.
-    pub files: Option<WantedFiles>,
-}
-
 /// A set of packages in the sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Packages {
@@ -209,17 +200,6 @@ pub struct Packages {
     pub interpreter: Interpreter,
     /// Its folder: the user base of Python, or the folder with `node_modules`.
     pub folder: String,
-}
-
-/// The created or changed files that are sent. All are listed, [`MAX_FILES`] at most.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WantedFiles {
-    /// Patterns of paths below the workspace. In all of them `*` stops at a slash and `**` does not.
-    pub globs: Vec<String>,
-    /// Whether pictures are sent, too. They are recognized by their extension.
-    pub pictures: bool,
-    /// Maximum size of all files that are sent, in bytes. A file that does not fit is skipped.
-    pub most: u64,
 }
 
 /// A file that the program created or changed.
@@ -240,17 +220,6 @@ pub struct Alone {
     /// Memory that the program's interpreter held before the program came, in bytes, if it has imported modules. Any
     /// other takes no more than one that is started for the program.
     pub memory: u64,
-}
-
-/// How much of each of the two output streams is kept, in bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OutputLimits {
-    /// Kept from the beginning of a stream; sent as it comes.
-    pub head: usize,
-    /// Kept from the end of a stream; sent when the program has ended.
-    pub tail: usize,
-    /// Both streams together; a program that prints more is killed.
-    pub kill: u64,
 }
 
 /// How the program ended.
@@ -462,43 +431,6 @@ pub fn read_frame(stream: &mut impl io::Read) -> Result<Option<(Kind, Vec<u8>)>,
     let mut payload = vec![0; len];
     stream.read_exact(&mut payload)?;
     Ok(Some((kind, payload)))
-}
-
-/// Cuts frames out of a stream that arrives in pieces of any size.
-#[derive(Debug, Default)]
-pub struct FrameDecoder {
-    buffer: Vec<u8>,
-    start: usize,
-}
-
-impl FrameDecoder {
-    /// Takes the next piece of the stream.
-    pub fn feed(&mut self, bytes: &[u8]) {
-        if self.start > 0 {
-            self.buffer.drain(..self.start);
-            self.start = 0;
-        }
-        self.buffer.extend_from_slice(bytes);
-    }
-
-    /// The next whole frame, if it is there.
-    ///
-    /// # Errors
-    ///
-    /// As [`parse_header`]. The stream is of no use after an error.
-    pub fn next_frame(&mut self) -> Result<Option<(Kind, Vec<u8>)>, WireError> {
-        let rest = &self.buffer[self.start..];
-        let Some((head, rest)) = rest.split_first_chunk::<HEADER_LEN>() else {
-            return Ok(None);
-        };
-        let (kind, len) = parse_header(*head)?;
-        let Some(payload) = rest.get(..len) else {
-            return Ok(None);
-        };
-        let payload = payload.to_vec();
-        self.start += HEADER_LEN + len;
-        Ok(Some((kind, payload)))
-    }
 }
 
 #[cfg(test)]

@@ -326,15 +326,8 @@ impl Finished {
         report.notes.splice(..0, ran.notes.iter().cloned());
         let of_file = |file: &ChangedFile| FileReport::named(file.path.clone(), file.size);
         report.files = outcome.files.iter().map(of_file).collect();
-        let receipt = serde_json::to_value(&ran.receipt);
-        let data = serde_json::to_value(&report).and_then(|mut data| {
-            data["receipt"] = receipt?;
-            Ok(data)
-        });
-        let data = data.unwrap_or_else(|error| {
-            tracing::error!(%error, "a report could not be written as JSON");
-            Value::Null
-        });
+        let mut data = serde_json::to_value(&report).expect("plain data is JSON");
+        data["receipt"] = serde_json::to_value(&ran.receipt).expect("plain data is JSON");
         let outcome = ran.outcome_mut();
         let file = |ChangedFile { path, size, content }| FinishedFile {
             path,

@@ -254,14 +254,7 @@ impl Answer {
     }
 
     fn with_result(mut self, result: &Result<CommandAnswer, CommandError>) -> Self {
-        match serde_json::to_value(result) {
-            Ok(value) => {
-                self.result.meta.get_or_insert_default().insert(COMMAND.to_owned(), value);
-            }
-            Err(error) => {
-                tracing::error!(%error, "the result of a command could not be written as JSON");
-            }
-        }
+        self.result.meta.get_or_insert_default().insert(COMMAND.to_owned(), as_json(result));
         self
     }
 

@@ -58,9 +58,12 @@ impl Cgroup {
     /// Moves a process into all groups.
     pub(crate) fn take_in(&self, pid: Pid) -> io::Result<()> {
         let number = pid.as_raw_nonzero().to_string();
-        self.hierarchies.each(&self.path, |group| {
-            or_if_gone(fs::write(group.join("cgroup.procs"), &number)).map(|_| ())
-        })
+        let join =
+            |group: &Path| or_if_gone(fs::write(group.join("cgroup.procs"), &number)).map(|_| ());
+        if let (Some(devices), Some(instance)) = (&self.hierarchies.devices, self.path.parent()) {
+            join(&devices.join(instance))?;
+        }
+        self.hierarchies.each(&self.path, join)
     }
 
     fn file(&self, controller: &str, name: &str) -> io::Result<PathBuf> {

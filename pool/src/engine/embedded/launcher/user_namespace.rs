@@ -15,8 +15,9 @@ use syscalls::{Sysno, syscall};
 
 use crate::engine::embedded::host::Ids;
 
-/// A request: the number of a process in the launcher's namespace, the first user and the number of users.
-type Request = [u32; 3];
+/// A request: the number of a process in the launcher's namespace, the first user, the number of users, and whether a process
+/// with these users may set its groups.
+type Request = [u32; 4];
 
 /// An answer: the number of the process, and that of an error or 0.
 type Answer = [u32; 2];
@@ -36,8 +37,8 @@ pub(super) fn start_mapper() -> io::Result<Option<(Pid, OwnedFd)>> {
 /// Maps users until the launcher is gone.
 pub(super) fn serve_mapper() -> io::Result<()> {
     let launcher = io::stdin();
-    while let Some([process, first, count]) = receive::<3>(&launcher)? {
-        let mapped = map(process, Ids { first, count });
+    while let Some([process, first, count, sets_groups]) = receive::<4>(&launcher)? {
+        let mapped = map(process, Ids { first, count }, sets_groups != 0);
         let error = mapped.err().map_or(0, |error| error.raw_os_error().unwrap_or(-1));
         let answer: Answer = [process, error as u32];
         send_numbers(&launcher, answer)?;
@@ -46,9 +47,9 @@ pub(super) fn serve_mapper() -> io::Result<()> {
 }
 
 /// Has the mapper map the users and groups of this process's namespace, which is new. Allocates nothing.
-pub(super) fn ask(mapper: &OwnedFd, ids: Ids) -> Result<(), Errno> {
+pub(super) fn ask(mapper: &OwnedFd, ids: Ids, sets_groups: bool) -> Result<(), Errno> {
     let process = getpid().as_raw_pid() as u32;
-    let request: Request = [process, ids.first, ids.count];
+    let request: Request = [process, ids.first, ids.count, sets_groups.into()];
     send_numbers(mapper, request)?;
     loop {
         let [of, error]: Answer = receive(mapper)?.ok_or(Errno::PIPE)?;
@@ -72,7 +73,10 @@ fn receive<const N: usize>(socket: impl AsFd) -> Result<Option<[u32; N]>, Errno>
     Ok((length == 4 * N).then(|| numbers.map(u32::from_ne_bytes)))
 }
 
-fn map(process: u32, ids: Ids) -> io::Result<()> {
+fn map(process: u32, ids: Ids, sets_groups: bool) -> io::Result<()> {
+    if !sets_groups {
+        fs::write(format!("/proc/{process}/setgroups"), "deny")?;
+    }
     let map = format!("0 {} {}", ids.first, ids.count);
     fs::write(format!("/proc/{process}/uid_map"), &map)?;
     fs::write(format!("/proc/{process}/gid_map"), &map)
@@ -86,7 +90,7 @@ pub(super) fn make(mapper: &OwnedFd, ids: Ids) -> io::Result<File> {
         #[allow(unsafe_code)]
         // SAFETY: the process has a single thread and shares its descriptors with no other.
         let is_made = unsafe { unshare_unsafe(UnshareFlags::NEWUSER) }
-            .and_then(|()| ask(mapper, ids))
+            .and_then(|()| ask(mapper, ids, true))
             .is_ok();
         let _ = io::Write::write_all(&mut says, &[u8::from(is_made)]);
         loop {
@@ -130,8 +134,8 @@ mod tests {
             send_numbers(&mapper, [of, error]).unwrap();
         }
         let ids = Ids { first: 1000, count: 10 };
-        assert_eq!(ask(&ours, ids), Err(Errno::PERM));
-        assert_eq!(ask(&ours, ids), Ok(()));
-        assert_eq!(receive(&mapper).unwrap(), Some([own, 1000, 10]));
+        assert_eq!(ask(&ours, ids, true), Err(Errno::PERM));
+        assert_eq!(ask(&ours, ids, true), Ok(()));
+        assert_eq!(receive(&mapper).unwrap(), Some([own, 1000, 10, 1]));
     }
 }

@@ -51,7 +51,10 @@ fn join(attempt: &Attempt<'_>) -> Result<(), Errno> {
             unshare_unsafe(UnshareFlags::NEWUSER)?;
         }
         attempt.begin(Step::Mapping)?;
-        user_namespace::ask(&attempt.maker.mapper, users.ids)?;
+        // Package managers and forks of a template set their groups. Nothing else has a use for it.
+        let is_build = matches!(ready.role, Role::Build { .. });
+        let sets_groups = is_build || users.entered_by.is_some();
+        user_namespace::ask(&attempt.maker.mapper, users.ids, sets_groups)?;
         attempt.begin(Step::RootUser)?;
         set_thread_res_gid(Gid::ROOT, Gid::ROOT, Gid::ROOT)?;
         set_thread_res_uid(Uid::ROOT, Uid::ROOT, Uid::ROOT)?;
