@@ -95,6 +95,8 @@ impl Ready {
         let root = root(&plan.root, plan.is_template())?;
         if plan.is_template() {
             hide_program(&root, &plan.program)?;
+            // Nothing else is written there.
+            mounting::restrict(&root, MountAttrFlags::MOUNT_ATTR_RDONLY, None)?;
         }
         let ids = users.map(|users| users.ids);
         let is_build = matches!(plan.role, Role::Build { .. });

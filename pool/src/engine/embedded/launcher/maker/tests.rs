@@ -62,7 +62,8 @@ fn a_step_that_fails_is_named_and_leaves_nothing() {
         fs::write(folder.path().join("images/one").join(file), "").expect("a file");
     }
     fs::create_dir(folder.path().join("shared")).expect("a folder");
-    let name = std::thread::current().name().expect("a test has a name").to_owned();
+    let module = module_path!().split_once("::").expect("a module of this crate").1;
+    let name = format!("{module}::a_step_that_fails_is_named_and_leaves_nothing");
     let output = Command::new("unshare")
         .args(["--user", "--map-root-user", "--pid", "--mount", "--fork", "--kill-child"])
         .arg(std::env::current_exe().expect("a test has a program"))
@@ -70,8 +71,8 @@ fn a_step_that_fails_is_named_and_leaves_nothing() {
         .env(FOLDER, folder.path())
         .output()
         .expect("unshare can be started");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{}{said}", String::from_utf8_lossy(&output.stdout));
+    let [said, reported] = [&output.stderr, &output.stdout].map(|it| String::from_utf8_lossy(it));
+    assert!(output.status.success() && reported.contains("1 passed"), "{reported}{said}");
 }
 
 fn plan() -> Plan {
