@@ -127,8 +127,7 @@ impl Engine for Scripted {
 
     async fn arm(&self, _: &SandboxName) -> Result<Channel, EngineError> {
         let output = self.output.lock().ok().and_then(|mut output| output.take());
-        let output =
-            output.ok_or(refused(Call::Arm, ""))?;
+        let output = output.ok_or(refused(Call::Arm, ""))?;
         Ok(Channel { input: Box::new(tokio::io::sink()), output })
     }
 

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use isolator_runner::wire::{
-    self, Alone, CellEnd, CellEnded, ChangedFile, End, Exit, Failed, FailedCause, Interpreter, Job,
-    Kind, Listed, NoCheckpoint, Occasion, Opened, OutputLimits, Packages, Preload, Preloaded,
-    ReadEnded, Ready, Rewound, Shown, StreamCount, VERSION, Wanted, WantedFiles,
+    self, Alone, Bounds, CellEnd, CellEnded, ChangedFile, End, Exit, Failed, FailedCause,
+    Interpreter, Job, Kind, Listed, NoCheckpoint, Occasion, Opened, OutputLimits, Packages,
+    Preload, Preloaded, ReadEnded, Ready, Rewound, Shown, StreamCount, VERSION, Wanted,
+    WantedFiles,
 };
 use serde::Serialize;
 use serde_json::json;
@@ -277,12 +278,18 @@ fn server_says() -> Seeds {
         argv: vec!["python3".to_owned(), "main.py".to_owned()],
         env: BTreeMap::from([("A".to_owned(), "b".to_owned())]),
         workdir: "/workspace".to_owned(),
-        disks: vec!["/tmp".to_owned()],
-        deadline: Duration::from_secs(10),
+        bounds: Bounds {
+            deadline: Duration::from_secs(10),
+            output: OutputLimits { head: 100, tail: 100, kill: 1000 },
+            disks: vec!["/tmp".to_owned()],
+            files: Some(WantedFiles {
+                globs: vec!["out/**".to_owned()],
+                pictures: true,
+                most: 100,
+            }),
+        },
         cpu_time: Some(Duration::from_secs(1)),
-        output: OutputLimits { head: 100, tail: 100, kill: 1000 },
         interpreter: Wanted::Loaded,
-        files: Some(WantedFiles { globs: vec!["out/**".to_owned()], pictures: true, most: 100 }),
         packages: Some(Packages {
             interpreter: Interpreter::Python,
             folder: "/nowhere".to_owned(),
