@@ -99,7 +99,9 @@ async fn a_hostile_package_reaches_nothing_of_the_host() {
         "#!/bin/sh\nset -e\n\
          python3 /build/hostile_install.py {socket} {port} {} {disk}\n\
          mkdir /made; touch /made/root /made/user; chown 1000:1000 /made/user\n\
-         chmod 4755 /made/root; printf '\\033]0;title\\007\\n'\n",
+         chmod 4755 /made/root; printf '\\033]0;title\\007\\n'\n\
+         # Scripts may change the files of the network.\n\
+         : >>/etc/hosts; : >>/etc/resolv.conf\n",
         secret.display(),
     );
     let bench = Bench::new();

@@ -14,7 +14,9 @@ use rustix::mount::MountAttrFlags;
 
 use super::attempt::{Attempt, Step};
 use super::ready::{DEVICES, OPTIONS_OF_DEVICES, fill_devices};
-use crate::engine::embedded::launcher::mounting::{self, NO_PROGRAMS, READ_ONLY, again, place};
+use crate::engine::embedded::launcher::mounting::{
+    self, HARMLESS, NO_PROGRAMS, READ_ONLY, again, place,
+};
 use crate::engine::embedded::plan::Role;
 
 /// The part of `/proc` that a template sees: of the processes only itself, because it mounts this. In a whole `/proc` it would
@@ -118,9 +120,12 @@ impl Sources {
             let options = memory.options.iter().map(|(name, value)| (*name, &**value));
             mount(&memory.path, &mounting::new(c"tmpfs", options, memory.attributes)?)?;
         }
+        // Scripts of builds may write to the files of the network, as they may with Docker.
+        let is_build = matches!(ready.role, Role::Build { .. });
+        let attributes = if is_build { HARMLESS } else { READ_ONLY };
         for (file, at) in &ready.files {
             let mounted = again(find(root, file)?, c"")?;
-            mounting::restrict(&mounted, READ_ONLY, None)?;
+            mounting::restrict(&mounted, attributes, None)?;
             mount(at, &mounted)?;
         }
         if let Some(packages) = &ready.packages {
