@@ -262,18 +262,19 @@ mod tests {
             templates: ms(20),
         };
         let cost = after.cost_since(&Account::default(), 100, ms(500));
+        let rows = cost.rows().into_iter().map(|(name, time)| format!("{name} {time:.1}"));
         assert_eq!(
-            cost.rows(),
+            rows.collect::<Vec<_>>(),
             [
-                ("server", 2.0),
-                ("launcher", 1.5),
-                ("makers of the sandbox", 4.0),
-                ("process 1, unused interpreters", 3.0),
-                ("program", 5.0),
-                ("templates", 0.2),
-                ("all of these", 15.7),
-                ("kernel and all others", 3.3),
-                ("the whole machine", 19.0),
+                "server 2.0",
+                "launcher 1.5",
+                "makers of the sandbox 4.0",
+                "process 1, unused interpreters 3.0",
+                "program 5.0",
+                "templates 0.2",
+                "all of these 15.7",
+                "kernel and all others 3.3",
+                "the whole machine 19.0",
             ]
         );
     }

@@ -46,11 +46,6 @@ async fn everything(server: &Server) -> BTreeMap<String, usize> {
         *found.entry("children of launchers".to_owned()).or_default() += inner.count_children();
         *found.entry("descriptors of launchers".to_owned()).or_default() +=
             inner.descriptors().len();
-        let view = inner.directory().join("root/tmp");
-        for directory in ["state", "bundles"] {
-            *found.entry(format!("{directory} of launchers")).or_default() +=
-                fs::read_dir(view.join(directory)).expect("its own directory").count();
-        }
     }
     found
 }
