@@ -40,7 +40,7 @@ fuzz_target!(|stream: &[u8]| {
         let First::Job(mut job) = first else { continue };
         // A real server sends the sandbox's own workspace here.
         workdir.to_str().expect("it is text").clone_into(&mut job.workdir);
-        let files = job.files.clone();
+        let files = job.bounds.files.clone();
         if let Ok(mut request) = receive(job, &mut rest) {
             assert!(request.stdin.len() <= stream.len());
             let wanted = files.unwrap_or_default();
