@@ -65,7 +65,7 @@ fn asked(of: &impl Serialize) -> Value {
 }
 
 /// The complete host configuration of a container: every other setting has its default.
-fn promised(labels: &Value, volume: &str, hosts: &str, memory: &Value) -> Value {
+fn promised(labels: &Value, volume: &str, memory: &Value) -> Value {
     let ulimit = |name: &str, hard: i64| json!({ "Name": name, "Soft": hard, "Hard": hard });
     let unlimited = |name: &str| ulimit(name, -1);
     let tmpfs = "rw,exec,nosuid,nodev,mode=1777,size=67108864,nr_inodes=8192,uid=1000,gid=1000";
@@ -83,7 +83,7 @@ fn promised(labels: &Value, volume: &str, hosts: &str, memory: &Value) -> Value 
             "Target": "/.isolator",
             "ReadOnly": true,
             "VolumeOptions": { "NoCopy": true, "Labels": labels },
-        }, { "Type": "bind", "Source": hosts, "Target": "/etc/hosts", "ReadOnly": true }],
+        }],
         "NanoCpus": 1_000_000_000,
         "NetworkMode": "none",
         // Two interpreters wait in it, of which a program needs one.
@@ -135,13 +135,11 @@ async fn containers_are_created_with_every_restriction() {
     assert_eq!(masked.collect::<Vec<_>>(), MASKED);
     let volume = host["Mounts"][0]["Source"].as_str().unwrap_or_default().to_owned();
     assert!(volume.starts_with("isolator-") && volume.ends_with("-runner"), "{volume}");
-    let hosts = host["Mounts"][1]["Source"].as_str().unwrap_or_default().to_owned();
-    assert!(hosts.ends_with(&format!("/{volume}/_data/hosts")), "{hosts}");
     // What the program may use, and what the interpreters that wait really take.
     let memory = host["Memory"].clone();
     let mib = memory.as_i64().expect("a number") >> 20;
     assert!((256..256 + MODULES).contains(&mib), "{mib}");
-    assert_eq!(host, promised(&labels, &volume, &hosts, &memory));
+    assert_eq!(host, promised(&labels, &volume, &memory));
 
     assert_eq!(
         container,
@@ -155,7 +153,6 @@ async fn containers_are_created_with_every_restriction() {
             "Hostname": "sandbox",
             "Image": image.id.unwrap(),
             "Labels": container["Labels"],
-            "NetworkDisabled": true,
             "OpenStdin": true,
             "StdinOnce": true,
             // An engine that ends stops it at once.
@@ -251,7 +248,7 @@ async fn the_kernel_enforces_the_requested_restrictions() {
         // Nothing of the host but what Docker puts into each container, and the runner.
         let is_disk = !["proc", "sysfs", "tmpfs", "devpts", "mqueue", "cgroup", "cgroup2"]
             .contains(&mount.kind.as_str());
-        let places = ["/", "/.isolator", "/etc/hostname", "/etc/hosts"];
+        let places = ["/", "/.isolator", "/etc/resolv.conf", "/etc/hostname", "/etc/hosts"];
         assert!(!is_disk || places.contains(&mount.target.as_str()), "{mount:?}");
     }
     call.cancel().await;

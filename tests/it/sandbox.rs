@@ -69,11 +69,10 @@ async fn only_the_loopback_interface_is_there() {
         "def dial(): socket.create_connection(('192.0.2.1', 80), 5)\n\
          with socket.create_server(('127.0.0.1', 0)) as server:\n\
          \x20   socket.create_connection(server.getsockname(), 5).close()\n\
-         names = [socket.gethostbyname(name) for name in ['localhost', socket.gethostname()]]\n\
-         print(json.dumps([os.listdir('/sys/class/net'), attempt(dial), names]))",
+         print(json.dumps([os.listdir('/sys/class/net'), attempt(dial)]))",
     )
     .await;
-    assert_eq!(found, json!([["lo"], "ENETUNREACH", ["127.0.0.1", "127.0.0.1"]]));
+    assert_eq!(found, json!([["lo"], "ENETUNREACH"]));
 }
 
 #[tokio::test]

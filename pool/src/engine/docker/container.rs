@@ -40,7 +40,6 @@ pub(super) fn body(
         hostname: Some("sandbox".to_owned()),
         // Process 1 ignores every other signal, and an engine that shuts down would wait ten seconds for it.
         stop_signal: Some("SIGKILL".to_owned()),
-        network_disabled: volumes.hosts.map(|_| true),
         // An image's own health check would start processes next to the program.
         healthcheck: Some(HealthConfig {
             test: Some(vec!["NONE".to_owned()]),
@@ -59,9 +58,6 @@ pub(super) struct Volumes<'a> {
     pub(super) runner: &'a str,
     /// With sets of packages, for those that can be given one.
     pub(super) packages: &'a str,
-    /// The path of a file in the first one on the engine's machine, for a sandbox that has no network. It is mounted over
-    /// `/etc/hosts`, as the engine does it for others.
-    pub(super) hosts: Option<&'a str>,
 }
 
 /// How a volume is mounted.
@@ -101,16 +97,8 @@ fn host_config(
     dialect: &Dialect,
 ) -> HostConfig {
     let resources = spec.resources;
-    let hosts = volumes.hosts.map(|hosts| Mount {
-        target: Some("/etc/hosts".to_owned()),
-        source: Some(hosts.to_owned()),
-        typ: Some(MountType::BIND),
-        read_only: Some(true),
-        ..Mount::default()
-    });
     let packages = spec.packages.map(|_| (volumes.packages, paths::PACKAGES));
     let volumes = [(volumes.runner, paths::DIRECTORY)].into_iter().chain(packages);
-    let mounts = volumes.map(|volume| mount(volume, labels, Access::ReadOnly)).chain(hosts);
     HostConfig {
         network_mode: Some(spec.network.clone()),
         cap_drop: Some(spec.cap_drop.clone()),
@@ -128,7 +116,7 @@ fn host_config(
         pids_limit: Some(i64::from(spec.processes())),
         ulimits: Some(ulimits(spec)),
         tmpfs: Some(tmpfs(spec, dialect)),
-        mounts: Some(mounts.collect()),
+        mounts: Some(volumes.map(|volume| mount(volume, labels, Access::ReadOnly)).collect()),
         ipc_mode: Some("private".to_owned()),
         // With control groups of version 1, a daemon would show the names of the host's groups by default.
         cgroupns_mode: Some(HostConfigCgroupnsModeEnum::PRIVATE),

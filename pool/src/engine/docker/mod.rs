@@ -56,9 +56,6 @@ const PAUSE_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 const GONE_CHECKS: u32 = 40;
 const GONE_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
-/// The network mode of sandboxes that have only loopback.
-const NO_NETWORK: &str = "none";
-
 /// Exit code of a container whose process 1 was killed by SIGKILL.
 const KILLED: i64 = 137;
 
@@ -202,13 +199,19 @@ impl Engine for DockerEngine {
             let unsupported = Unsupported::WithoutLimits { unenforced, why };
             return Err(EngineError::Unusable(unsupported.into()));
         }
-        let hosts = self.volume.hosts().filter(|_| spec.network == NO_NETWORK);
-        match self.create_with(name, spec, hosts.as_deref()).await {
-            Err(error) if hosts.is_some() && self.volume.is_without_hosts(&error) => {
-                self.create_with(name, spec, None).await
+        let failed = self.failed(Call::Create);
+        let options = CreateContainerOptionsBuilder::new().name(name.as_str()).build();
+        let dialect = self.dialect.dialect(self.docker().await?).await?;
+        let volumes = Volumes { runner: self.volume.name(), packages: self.packages.name() };
+        let body = container::body(spec, volumes, self.all_labels(), dialect);
+        let created = self.docker().await?.create_container(Some(options), body).await;
+        created.map(drop).map_err(|error| match failed(error) {
+            // Only the image is looked up here, so a 404 is about the image.
+            EngineError::Refused { cause, .. } if error::is_no_such_image(&cause.to_string()) => {
+                EngineError::NoSuchImage(spec.image.name.clone())
             }
-            created => created,
-        }
+            other => other,
+        })
     }
 
     async fn provide(&self, set: &PackageSet, image: &Image) -> Result<(), EngineError> {
@@ -237,9 +240,7 @@ impl Engine for DockerEngine {
         let attached = docker.attach_container(name.as_str(), Some(options)).await;
         let AttachContainerResults { output, input } = attached.map_err(self.failed(Call::Arm))?;
         let started = docker.start_container(name.as_str(), None).await;
-        started.map_err(self.failed(Call::Create)).inspect_err(|error| {
-            self.volume.is_without_hosts(error);
-        })?;
+        started.map_err(self.failed(Call::Create))?;
         let address = self.shown.clone();
         let mut log = RunnerLog::new(name.clone());
         let output = output
@@ -345,28 +346,6 @@ impl Engine for DockerEngine {
 }
 
 impl DockerEngine {
-    /// Creates a container. `hosts` is the path of its file of hosts, if it has no network of the engine.
-    async fn create_with(
-        &self,
-        name: &SandboxName,
-        spec: &SandboxSpec,
-        hosts: Option<&str>,
-    ) -> Result<(), EngineError> {
-        let options = CreateContainerOptionsBuilder::new().name(name.as_str()).build();
-        let dialect = self.dialect.dialect(self.docker().await?).await?;
-        let (runner, packages) = (self.volume.name(), self.packages.name());
-        let body =
-            container::body(spec, Volumes { runner, packages, hosts }, self.all_labels(), dialect);
-        let created = self.docker().await?.create_container(Some(options), body).await;
-        created.map(drop).map_err(|error| match self.failed(Call::Create)(error) {
-            // Only the image is looked up here, so a 404 is about the image.
-            EngineError::Refused { cause, .. } if error::is_no_such_image(&cause.to_string()) => {
-                EngineError::NoSuchImage(spec.image.name.clone())
-            }
-            other => other,
-        })
-    }
-
     async fn wait_until_gone(
         &self,
         name: &SandboxName,

@@ -4,7 +4,6 @@
 //! filled through a container that is never started.
 
 use std::collections::HashMap;
-use std::sync::Mutex;
 
 use bollard::models::{HostConfig, Volume, VolumeCreateRequest};
 use bollard::query_parameters::{ListVolumesOptionsBuilder, RemoveVolumeOptionsBuilder};
@@ -13,15 +12,10 @@ use futures_util::stream;
 use isolator_runner::paths;
 
 use super::container::{self, Access};
-use super::dialect::TmpfsOptions;
 use super::helper::{Helper, NEVER_STARTED};
 use super::{DockerEngine, error};
 use crate::engine::instance::{Instance, LABEL};
 use crate::engine::{Call, EngineError, Image, LabelFilter};
-use crate::lock::lock;
-
-/// The file that is mounted over `/etc/hosts`: its name in the volume, and its content.
-const HOSTS: (&str, &str) = ("hosts", "127.0.0.1\tlocalhost sandbox\n::1\tlocalhost\n");
 
 /// The volume of one instance.
 pub(super) struct RunnerVolume {
@@ -29,8 +23,6 @@ pub(super) struct RunnerVolume {
     runner: &'static [u8],
     /// Creation time of the volume that this process filled. Locked while the volume is being filled.
     filled: tokio::sync::Mutex<Option<String>>,
-    /// The path of [`HOSTS`] on the engine's machine, if containers can have it.
-    hosts: Mutex<Option<String>>,
 }
 
 impl RunnerVolume {
@@ -39,30 +31,11 @@ impl RunnerVolume {
             name: format!("isolator-{}-runner", instance.short_id()),
             runner,
             filled: tokio::sync::Mutex::default(),
-            hosts: Mutex::default(),
         }
     }
 
     pub(super) fn name(&self) -> &str {
         &self.name
-    }
-
-    /// The path of the file for `/etc/hosts` on the engine's machine, if containers can have it. With that an engine has nothing to
-    /// do for a container without a network. Otherwise it gives the container a network that leads nowhere, which takes it longer
-    /// than all else.
-    pub(super) fn hosts(&self) -> Option<String> {
-        lock(&self.hosts).clone()
-    }
-
-    /// Whether an error is that a container can't have the file, as where an engine in a virtual machine takes paths for those of
-    /// another machine. From now on none is given it.
-    pub(super) fn is_without_hosts(&self, error: &EngineError) -> bool {
-        let message = error.to_string();
-        let refused = lock(&self.hosts).take_if(|hosts| message.contains(&**hosts));
-        if refused.is_some() {
-            tracing::info!(%error, "containers are given a network that leads nowhere, so they start slower");
-        }
-        refused.is_some()
     }
 
     /// Creates and fills the volume, unless this process has done so and the volume still exists.
@@ -89,11 +62,6 @@ impl RunnerVolume {
         uploaded?;
         removed?;
         let volume = self.inspect(engine).await?;
-        let dialect = engine.dialect.dialect(engine.docker().await?).await?;
-        let is_docker = dialect.tmpfs == TmpfsOptions::All;
-        let folder = volume.as_ref().map(|it| &it.mountpoint);
-        let folder = folder.filter(|folder| is_docker && folder.starts_with('/'));
-        *lock(&self.hosts) = folder.map(|folder| format!("{folder}/{}", HOSTS.0));
         *filled = volume.map(|it| made(&it));
         Ok(())
     }
@@ -132,14 +100,12 @@ impl RunnerVolume {
         archive
             .append_data(&mut header, place.trim_start_matches('/'), std::io::empty())
             .expect("writing to a vector can't fail");
-        let files = paths::files(self.runner).map(|file| (file.path, file.content, file.mode));
-        for (path, content, mode) in files.into_iter().chain([(HOSTS.0, HOSTS.1.as_bytes(), 0o644)])
-        {
+        for file in paths::files(self.runner) {
             let mut header = tar::Header::new_gnu();
-            header.set_mode(mode);
-            header.set_size(content.len() as u64);
+            header.set_mode(file.mode);
+            header.set_size(file.content.len() as u64);
             archive
-                .append_data(&mut header, path, content)
+                .append_data(&mut header, file.path, file.content)
                 .expect("writing to a vector can't fail");
         }
         archive.into_inner().expect("writing to a vector can't fail")
