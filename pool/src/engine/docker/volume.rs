@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use bollard::models::{HostConfig, Volume, VolumeCreateRequest};
+use bollard::models::{HostConfig, VolumeCreateRequest};
 use bollard::query_parameters::{ListVolumesOptionsBuilder, RemoveVolumeOptionsBuilder};
 
 use futures_util::stream;
@@ -45,7 +45,7 @@ impl RunnerVolume {
         image: &Image,
     ) -> Result<(), EngineError> {
         let mut filled = self.filled.lock().await;
-        if filled.is_some() && *filled == self.inspect(engine).await?.map(|it| made(&it)) {
+        if filled.is_some() && *filled == self.made(engine).await? {
             return Ok(());
         }
         *filled = None;
@@ -61,15 +61,15 @@ impl RunnerVolume {
         let removed = helper.remove().await;
         uploaded?;
         removed?;
-        let volume = self.inspect(engine).await?;
-        *filled = volume.map(|it| made(&it));
+        *filled = self.made(engine).await?;
         Ok(())
     }
 
-    /// The volume, if it exists.
-    async fn inspect(&self, engine: &DockerEngine) -> Result<Option<Volume>, EngineError> {
+    /// The volume's creation time, if it exists. If the volume was removed, the engine creates an empty one when a container mounts
+    /// it; the time shows that.
+    async fn made(&self, engine: &DockerEngine) -> Result<Option<String>, EngineError> {
         match engine.docker().await?.inspect_volume(&self.name).await {
-            Ok(volume) => Ok(Some(volume)),
+            Ok(volume) => Ok(Some(format!("{:?}", volume.created_at))),
             Err(error) if error::status(&error) == Some(404) => Ok(None),
             Err(error) => Err(engine.failed(Call::Prepare)(error)),
         }
@@ -110,12 +110,6 @@ impl RunnerVolume {
         }
         archive.into_inner().expect("writing to a vector can't fail")
     }
-}
-
-/// The volume's creation time. If the volume was removed, the engine creates an empty one when a container mounts it; the time
-/// shows that.
-fn made(volume: &Volume) -> String {
-    format!("{:?}", volume.created_at)
 }
 
 /// Removes the volumes whose labels `dead` accepts.

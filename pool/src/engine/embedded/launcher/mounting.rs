@@ -17,7 +17,11 @@ pub(super) const HARMLESS: MountAttrFlags =
 /// Those of mounts with nothing to start.
 pub(super) const NO_PROGRAMS: MountAttrFlags = HARMLESS.union(MountAttrFlags::MOUNT_ATTR_NOEXEC);
 
-/// The same, which can only be read.
+/// Those of mounts with devices.
+pub(super) const DEVICES: MountAttrFlags =
+    MountAttrFlags::MOUNT_ATTR_NOSUID.union(MountAttrFlags::MOUNT_ATTR_NOEXEC);
+
+/// Those of mounts that can only be read, with nothing to start.
 pub(super) const READ_ONLY: MountAttrFlags = NO_PROGRAMS.union(MountAttrFlags::MOUNT_ATTR_RDONLY);
 
 /// `MOUNT_ATTR_IDMAP` of `linux/mount.h`.

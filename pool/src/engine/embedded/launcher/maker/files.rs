@@ -7,7 +7,7 @@ use std::ffi::CStr;
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::{
-    CWD, FileType, Mode, OFlags, ResolveFlags, fstat, major, minor, mkdirat, openat2,
+    CWD, FileType, Mode, OFlags, ResolveFlags, fstat, major, minor, mkdirat, openat, openat2,
 };
 use rustix::io::Errno;
 use rustix::mount::MountAttrFlags;
@@ -63,15 +63,12 @@ impl Sources {
         let devices = match &attempt.ready.devices {
             Some(_) => None,
             None => {
-                let attributes =
-                    MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
-                let folder = mounting::new(c"tmpfs", OPTIONS_OF_DEVICES, attributes)?;
+                let folder = mounting::new(c"tmpfs", OPTIONS_OF_DEVICES, mounting::DEVICES)?;
                 fill_devices(&folder)?;
                 let mut nodes = [const { None }; DEVICES.len()];
                 for (node, (name, path)) in nodes.iter_mut().zip(DEVICES) {
                     *node = Some(again(CWD, path)?);
-                    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
-                    drop(rustix::fs::openat(&folder, name, flags, Mode::from_raw_mode(0o644))?);
+                    make_file(&folder, name)?;
                 }
                 Some((folder, nodes))
             }
@@ -111,8 +108,7 @@ impl Sources {
         };
         // The machine limits the terminals of all sandboxes and containers together.
         let options = [(c"ptmxmode", c"0666"), (c"mode", c"0620"), (c"max", c"64")];
-        let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
-        mount(c"dev/pts", &mounting::new(c"devpts", options, attributes)?)?;
+        mount(c"dev/pts", &mounting::new(c"devpts", options, mounting::DEVICES)?)?;
         mount(c"dev/mqueue", &mounting::new(c"mqueue", [], NO_PROGRAMS)?)?;
         mount(c"sys", &self.sys)?;
         self.show_groups(attempt)?;
@@ -220,11 +216,16 @@ fn place_part(proc: &OwnedFd, name: &CStr, part: &OwnedFd) -> Result<(), Errno> 
     if is_folder {
         mkdirat(proc, name, Mode::from_raw_mode(0o755))?;
     } else {
-        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
-        drop(rustix::fs::openat(proc, name, flags, Mode::from_raw_mode(0o644))?);
+        make_file(proc, name)?;
     }
     mounting::restrict(part, READ_ONLY, None)?;
     place(part, find(proc, name)?)
+}
+
+/// Makes an empty file, over which another one is mounted.
+fn make_file(folder: &OwnedFd, name: &CStr) -> Result<(), Errno> {
+    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
+    openat(folder, name, flags, Mode::from_raw_mode(0o644)).map(drop)
 }
 
 /// Finds a path below a folder, through no link.

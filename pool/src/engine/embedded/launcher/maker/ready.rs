@@ -257,15 +257,14 @@ pub(super) const OPTIONS_OF_DEVICES: [(&CStr, &CStr); 2] = [(c"mode", c"755"), (
 /// Mounts devices for one sandbox, nowhere yet: if sandboxes shared them, a program could watch who opens them. The launcher
 /// must be root of the machine: the kernel does not open devices on a mount of another user.
 fn devices(ids: Option<Ids>, is_read_only: bool) -> io::Result<OwnedFd> {
-    let owner = number(ids.map_or(0, |ids| ids.first).into());
+    let first = ids.map_or(0, |ids| ids.first);
+    let owner = number(first.into());
     let options = [(c"uid", &*owner), (c"gid", &*owner)];
-    let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
-    let mounted =
-        mounting::new(c"tmpfs", OPTIONS_OF_DEVICES.into_iter().chain(options), attributes)?;
+    let options = OPTIONS_OF_DEVICES.into_iter().chain(options);
+    let mounted = mounting::new(c"tmpfs", options, mounting::DEVICES)?;
     fill_devices(&mounted)?;
+    let (uid, gid) = (Uid::from_raw(first), Gid::from_raw(first));
     for (_, link) in LINKS {
-        let owner = ids.map_or(0, |ids| ids.first);
-        let (uid, gid) = (Uid::from_raw(owner), Gid::from_raw(owner));
         chownat(&mounted, link, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
     }
     let own = umask(Mode::empty());
