@@ -33,7 +33,7 @@ section! {
         /// Addresses and networks whose requests need no token, such as ["10.0.0.0/8"]. It has an effect only with
         /// http.tokens.
         pub open_to: Vec<String> = Vec::new(),
-        /// How much a program can print on standard output, and on standard error, in MiB. It is returned whole; a program
+        /// How much a program can print on standard output and standard error together, in MiB. It is returned whole; a program
         /// that prints more is killed.
         // Clients compare all of it, so nothing can be left out.
         #[serde(rename = "maxOutputMB", with = "Mib")]
