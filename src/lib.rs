@@ -27,6 +27,7 @@
 //! `mcp::render` writes the answer. The crate `isolator_bench` measures all of this from outside.
 
 pub mod address;
+mod apis;
 pub mod app;
 mod audit;
 mod calls;
