@@ -14,6 +14,7 @@ use serde_json::json;
 
 use crate::calls::CallError;
 use crate::sessions::OpenFailure;
+use crate::web::Refused;
 
 /// Tells clients whether to send the same request again. Without it they repeat what a server answers with 429, 502, 503 or 504.
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("should-retry");
@@ -133,6 +134,19 @@ impl E2bError {
     /// Its message for the client.
     pub(crate) fn message(&self) -> &str {
         &self.message
+    }
+
+    /// The error of a request whose head or body is refused.
+    pub(crate) fn refused(refused: Refused) -> Self {
+        let kind = match refused.status() {
+            StatusCode::UNAUTHORIZED => ErrorKind::Unauthenticated,
+            StatusCode::FORBIDDEN => ErrorKind::Denied,
+            StatusCode::PAYLOAD_TOO_LARGE => ErrorKind::TooLarge,
+            StatusCode::SERVICE_UNAVAILABLE => ErrorKind::Busy,
+            StatusCode::REQUEST_TIMEOUT => ErrorKind::TimedOut,
+            _ => ErrorKind::Invalid,
+        };
+        Self::new(kind, refused.to_string()).caused_by(refused)
     }
 
     /// The error of a call that has no result.

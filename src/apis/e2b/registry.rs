@@ -301,15 +301,25 @@ pub(super) fn host(parts: &Parts) -> Option<&str> {
     Some(named.rsplit_once(':').map_or(named, |(host, _)| host))
 }
 
+/// Whether a name of this machine is below the domain, or is the domain itself.
+pub(super) fn is_below(host: &str, domain: &str) -> bool {
+    let domain = without_port(domain);
+    let Some(at) = host.len().checked_sub(domain.len()) else { return false };
+    let Some((label, rest)) = host.split_at_checked(at) else { return false };
+    // A certificate for all names below has no names that are two levels below.
+    let label = label.strip_suffix('.').filter(|label| !label.is_empty() && !label.contains('.'));
+    rest.eq_ignore_ascii_case(domain) && (at == 0 || label.is_some())
+}
+
+/// A domain without the port of the server, which is not a part of the name.
+fn without_port(domain: &str) -> &str {
+    domain.split(':').next().unwrap_or(domain)
+}
+
 /// The port and the id in the name of a sandbox below the domain: `49983-ID.DOMAIN`.
 pub(super) fn label<'a>(host: &'a str, domain: &str) -> Option<(u16, &'a str)> {
-    // The port of the server is not a part of its name.
-    let domain = domain.split(':').next().unwrap_or(domain);
-    let at = host.len().checked_sub(domain.len() + 1)?;
-    let (label, rest) = host.split_at_checked(at)?;
-    if !rest[1..].eq_ignore_ascii_case(domain) || !rest.starts_with('.') || label.contains('.') {
-        return None;
-    }
+    let is_domain = is_below(host, domain);
+    let (label, _) = host.split_once('.').filter(|_| is_domain)?;
     let (port, id) = label.split_once('-')?;
     Some((port.parse().ok()?, id))
 }
@@ -335,4 +345,50 @@ fn unknown_sandbox(id: &str) -> E2bError {
         &id,
         "this server has none with this id. When a server is started again, all sandboxes are gone",
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_one_level_below_the_domain_are_names_of_this_machine() {
+        for host in ["sandbox.example", "api.sandbox.example", "49983-a.Sandbox.Example"] {
+            assert!(is_below(host, "sandbox.example:8443"), "{host}");
+        }
+        for host in
+            ["example", "evilsandbox.example", "a.b.sandbox.example", ".sandbox.example", "", "x"]
+        {
+            assert!(!is_below(host, "sandbox.example"), "{host}");
+        }
+    }
+
+    #[test]
+    fn a_host_names_a_port_and_a_sandbox() {
+        let of = |host| label(host, "sandbox.example:8443");
+        assert_eq!(of("49983-0a1b.sandbox.example"), Some((49_983, "0a1b")));
+        for host in [
+            "api.sandbox.example",
+            "sandbox.example",
+            "x-1.sandbox.example",
+            "1-a.b.sandbox.example",
+        ] {
+            assert_eq!(of(host), None, "{host}");
+        }
+    }
+
+    #[test]
+    fn each_kind_of_request_needs_its_own_secret() {
+        for (path, kind) in [
+            ("/health", Kind::Health),
+            ("/execute", Kind::Code),
+            ("/contexts/1/restart", Kind::Code),
+            ("/files", Kind::Files),
+            ("/process.Process/Start", Kind::Other),
+            ("/", Kind::Other),
+            ("/healthy", Kind::Other),
+        ] {
+            assert_eq!(Kind::of(path), kind, "{path}");
+        }
+    }
 }
