@@ -32,6 +32,10 @@ pub enum Kind {
     List = 11,
     /// Server to runner: a [`Read`].
     Read = 12,
+    /// Server to runner: an [`OpenContext`].
+    OpenContext = 14,
+    /// Server to runner: a [`CloseContext`].
+    CloseContext = 15,
     /// Runner to server: a [`Ready`].
     Ready = 64,
     /// Runner to server: bytes that the program wrote to its standard output.
@@ -70,6 +74,8 @@ pub enum Kind {
     ReadEnded = 81,
     /// Runner to server: everything is ready for the next cell, so the sandbox can be frozen.
     Resting = 82,
+    /// Runner to server: a [`ContextClosed`].
+    ContextClosed = 84,
 }
 
 impl TryFrom<u8> for Kind {
@@ -89,6 +95,8 @@ impl TryFrom<u8> for Kind {
             10 => Self::Rewind,
             11 => Self::List,
             12 => Self::Read,
+            14 => Self::OpenContext,
+            15 => Self::CloseContext,
             64 => Self::Ready,
             65 => Self::Stdout,
             66 => Self::Stderr,
@@ -108,6 +116,7 @@ impl TryFrom<u8> for Kind {
             80 => Self::Listed,
             81 => Self::ReadEnded,
             82 => Self::Resting,
+            84 => Self::ContextClosed,
             other => return Err(WireError::UnknownKind(other)),
         })
     }

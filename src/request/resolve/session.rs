@@ -1,5 +1,6 @@
 //! Resolves the arguments of calls that use a session: the step to run, its files and limits.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -72,6 +73,9 @@ impl StepJob {
             shown: config.results.files.as_bytes(),
             files: Some(wanted.to_sandbox()),
             watch: None,
+            shown_watch: None,
+            context: 0,
+            keeps_session: false,
         };
         Self {
             run,
@@ -223,7 +227,7 @@ pub(crate) fn cell(
         let typescript = interpreter == Interpreter::Node
             && file_name.as_deref().is_some_and(|name| name.ends_with("ts"));
         packer.files("additional_files", additional_files)?;
-        (CellRun::Code { typescript, columns: None }, entrypoint.code.into_bytes())
+        (code_run(typescript), entrypoint.code.into_bytes())
     } else {
         let env = variables(&input.args, &input.env, language)?;
         packer.entrypoint(entrypoint)?;
@@ -303,6 +307,11 @@ pub(crate) fn again(
     let mut packer = Packer::for_session(language, &config.policies, config);
     packer.files("files", files)?;
     Ok(job.with_files(packer))
+}
+
+/// Code that is shown to a person.
+fn code_run(typescript: bool) -> CellRun {
+    CellRun::Code { typescript, columns: None, env: BTreeMap::new(), for_program: false }
 }
 
 /// Refuses arguments that mean nothing to a cell.

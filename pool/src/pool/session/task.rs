@@ -6,19 +6,20 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use isolator_runner::wire::{
-    self, Bounds, Cell, CellEnded, Failed, FailedCause, Kind, Read, Rewind, Rewound, WireError,
+    self, Bounds, Cell, CellEnded, Failed, FailedCause, Kind, Opened, Read, Rewind, Rewound,
+    WireError,
 };
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::done::Begun;
-use super::files;
 use super::output::CellOutput;
 use super::{
     Asked, CellOutcome, CellRequest, CellRun, CellTimes, Command, EndReason, LossError, ProgramEnd,
     SessionError, State,
 };
+use super::{contexts, files};
 use crate::engine::SandboxState;
 use crate::lock::lock;
 use crate::pool::Shared;
@@ -218,7 +219,7 @@ impl Task {
         };
         let queue = arrived.elapsed();
         // Other calls seldom follow the reading and listing of files.
-        let is_followed = matches!(command, Command::Cell { .. } | Command::Rewind { .. });
+        let is_followed = !matches!(command, Command::List { .. } | Command::Read { .. });
         if matches!(command, Command::Cell { .. }) {
             self.shared.counts.queue.add(queue);
         }
@@ -308,6 +309,16 @@ impl Task {
                 send(answer, rewound)
             }
             Command::List { answer } => send(answer, files::list(sandbox).await),
+            Command::OpenContext { open, answer } => {
+                let opened = contexts::open(sandbox, &open).await;
+                if let Ok(Opened { memory: Some(memory), .. }) = &opened {
+                    self.state.memory.store(*memory.min(&self.memory_limit), Ordering::Relaxed);
+                }
+                send(answer, opened)
+            }
+            Command::CloseContext { context, answer } => {
+                send(answer, contexts::close(sandbox, context).await)
+            }
             Command::Read { path, offset, length, answer } => {
                 send(answer, files::read(sandbox, Read { path, offset, length }).await)
             }
@@ -356,7 +367,9 @@ impl Task {
             begin: ended.exit.spawn,
             total,
         };
-        let CellOutput { output, shown, background, .. } = output;
+        let CellOutput { output, mut shown, background, .. } = output;
+        // Those that were passed on have left their places empty.
+        shown.retain(|thing| !thing.forms.is_empty());
         Ok(CellOutcome {
             cell: number,
             outcome: output.with_report(ended.exit, &disks),
@@ -369,6 +382,7 @@ impl Task {
             background,
             background_dropped: ended.background_dropped,
             is_alive: ended.is_alive,
+            is_kernel_gone: ended.is_kernel_gone,
             times,
         })
     }
@@ -404,11 +418,13 @@ fn encode(request: &CellRequest, number: u32, disks: &[String]) -> Result<Vec<u8
         },
         shown: request.shown,
         appended: request.appended.clone(),
+        context: request.context,
+        keeps_session: request.keeps_session,
     };
     start_message(Kind::Cell, &cell, request.workspace.tar(), &request.input)
 }
 
-fn from_failed(failed: &Failed) -> SessionError {
+pub(super) fn from_failed(failed: &Failed) -> SessionError {
     let message = said(&failed.message);
     match failed.cause {
         FailedCause::WorkspaceFull | FailedCause::Workspace => SessionError::Files(message),
