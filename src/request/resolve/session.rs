@@ -134,7 +134,14 @@ pub(crate) fn opening(arguments: OpenSession, config: &Config) -> Result<OpenJob
         let files = arguments.files;
         Some(packed_files("files", files, &language, resources, &config.policies, config)?)
     };
-    let wish = Wish { language, resources, idle_timeout, packages: None };
+    let wish = Wish {
+        language,
+        resources,
+        idle_timeout,
+        packages: None,
+        env: BTreeMap::new(),
+        deadline: None,
+    };
     let (packages, replay) = (arguments.packages, arguments.replay);
     let max_wait = Some(config.results.detach_after);
     Ok(OpenJob { wish, packages, first, max_wait, replay, notes: Vec::new() })
