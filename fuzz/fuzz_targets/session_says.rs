@@ -152,6 +152,7 @@ fn cell(run: CellRun, knobs: &[u8; KNOBS]) -> CellRequest {
         files: files.map(|most| WantedFiles { globs: Vec::new(), pictures: true, most }),
         watch: None,
         shown_watch: None,
+        interrupt: None,
         context: 0,
         keeps_session: false,
     }

@@ -41,6 +41,7 @@ fn cell(code: &str) -> CellRequest {
         files: None,
         watch: None,
         shown_watch: None,
+        interrupt: None,
         context: 0,
         keeps_session: false,
     }

@@ -25,6 +25,7 @@ pub fn shown(frames: &[u8], most: u64) -> Result<Vec<ShownThing>, WireError> {
         files: None,
         watch: None,
         shown_watch: None,
+        interrupt: None,
         context: 0,
         keeps_session: false,
     });

@@ -112,6 +112,8 @@ pub struct CellRequest {
     pub watch: Option<Watch>,
     /// Callback for the things that it shows, as they come. The outcome does not have them then.
     pub shown_watch: Option<ShownWatch>,
+    /// Interrupts the cell when it is notified, and no other.
+    pub interrupt: Option<Arc<Notify>>,
     /// The context whose kernel runs code. See [`Session::open_context`].
     pub context: u32,
     /// Whether the session goes on without the kernel if this is gone and there is no checkpoint. It always does in a context other

@@ -139,6 +139,7 @@ mod tests {
             files: None,
             watch: None,
             shown_watch: None,
+            interrupt: None,
             context: 0,
             keeps_session: false,
         })

@@ -346,7 +346,8 @@ impl Task {
             output.take(kind, payload)?;
             Ok(Step::after(kind, request.timeout + REPORT_GRACE))
         };
-        let signals = Signals { gone, interrupt: &self.state.interrupt };
+        let also = request.interrupt.as_deref();
+        let signals = Signals { gone, interrupt: &self.state.interrupt, also };
         let place = Place::InSession(Some(signals));
         let ended = match exchange(sandbox, message, START_TIMEOUT, place, take).await {
             Ok(RunnerReport::Done(ended)) => ended,
