@@ -149,7 +149,7 @@ pub(crate) fn nothing_here(apis: &Apis, request: &Request, others: &'static str)
         return (StatusCode::NOT_FOUND, others).into_response();
     };
     off(protocol, &apis.now().setup.config).unwrap_or_else(|| match protocol {
-        Protocol::E2b => e2b::nothing_here(path),
+        Protocol::E2b => e2b::nothing_here(request),
         other => other.error(StatusCode::NOT_FOUND, "there is no such path in this API"),
     })
 }
