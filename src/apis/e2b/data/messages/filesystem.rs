@@ -1,8 +1,8 @@
 //! The messages of `filesystem.Filesystem`.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, UNIX_EPOCH};
 
-use isolator_pool::pool::session::agent::{Entry, EntryKind, WatchEvent, WatchEventKind};
+use isolator_pool::pool::session::agent::{Entry, EntryKind, LeadsTo, WatchEvent, WatchKind};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -11,6 +11,14 @@ use crate::apis::e2b::data::connect::json::Number;
 
 /// Deepest listing that a client can ask for.
 const MAX_DEPTH: u32 = 32;
+
+/// The last second of the year 9999.
+const LAST_SECOND: i64 = 253_402_300_799;
+
+/// Types of entries. Clients leave out entries whose type they don't know, as those of pipes and sockets.
+const FILE: &str = "FILE_TYPE_FILE";
+const FOLDER: &str = "FILE_TYPE_DIRECTORY";
+const NO_TYPE: &str = "FILE_TYPE_UNSPECIFIED";
 
 /// A message that only names a path.
 #[derive(Debug, Default, Deserialize)]
@@ -138,6 +146,8 @@ pub(in super::super) struct EntryInfo {
     modified_time: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     symlink_target: Option<String>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    is_symlink: bool,
 }
 
 /// An answer with one entry.
@@ -176,16 +186,19 @@ pub(in super::super) struct FilesystemEvent {
 
 impl From<Entry> for EntryInfo {
     fn from(entry: Entry) -> Self {
-        let (r#type, letter) = match &entry.kind {
-            EntryKind::Folder => ("FILE_TYPE_DIRECTORY", 'd'),
-            EntryKind::Link { .. } => ("FILE_TYPE_SYMLINK", 'L'),
-            EntryKind::File => ("FILE_TYPE_FILE", '-'),
-            // Clients leave out entries whose type they don't know, as those of pipes and sockets.
-            EntryKind::Other => ("FILE_TYPE_UNSPECIFIED", '?'),
-        };
         let is_folder = matches!(entry.kind, EntryKind::Folder);
+        let is_symlink = matches!(entry.kind, EntryKind::Link { .. });
+        let r#type = match &entry.kind {
+            EntryKind::File => FILE,
+            EntryKind::Folder => FOLDER,
+            // The type is that of the file to which it leads. Clients leave out entries without a type, and some know no links.
+            EntryKind::Link { leads_to: Some(LeadsTo::File), .. } => FILE,
+            EntryKind::Link { leads_to: Some(LeadsTo::Folder), .. } => FOLDER,
+            EntryKind::Link { leads_to: None, .. } => "FILE_TYPE_SYMLINK",
+            EntryKind::Link { leads_to: Some(LeadsTo::Other), .. } | EntryKind::Other => NO_TYPE,
+        };
         let symlink_target = match entry.kind {
-            EntryKind::Link { target } => Some(target),
+            EntryKind::Link { target, .. } => Some(target),
             _ => None,
         };
         Self {
@@ -195,38 +208,47 @@ impl From<Entry> for EntryInfo {
             // The space that a folder's own list takes says nothing to a client.
             size: if is_folder { 0 } else { entry.size }.to_string(),
             mode: entry.mode & 0o7777,
-            permissions: permissions(letter, entry.mode),
+            permissions: permissions(is_folder, is_symlink, entry.mode),
             owner: entry.owner,
             group: entry.group,
             modified_time: timestamp(entry.modified),
             symlink_target,
+            is_symlink,
         }
     }
 }
 
-/// Permissions as `ls` shows them.
-fn permissions(letter: char, mode: u32) -> String {
+/// Permissions as clients show them: a link has an `L`, unlike in `ls`.
+fn permissions(is_folder: bool, is_symlink: bool, mode: u32) -> String {
+    let letter = match (is_folder, is_symlink) {
+        (true, _) => 'd',
+        (_, true) => 'L',
+        _ => '-',
+    };
     let bit = |(at, letter): (u32, char)| if mode & (0o400 >> at) != 0 { letter } else { '-' };
     std::iter::once(letter).chain((0..9).zip("rwxrwxrwx".chars()).map(bit)).collect()
 }
 
-/// A time in the form of protocol buffers.
-fn timestamp(time: SystemTime) -> String {
-    // A program can give a file any time, and clients read those from the year 1 to 9999.
-    let last = UNIX_EPOCH + std::time::Duration::from_secs(253_402_300_799);
-    humantime::format_rfc3339_nanos(time.clamp(UNIX_EPOCH, last)).to_string()
+/// A time in the form of protocol buffers. A program can give a file any time, and clients read those up to the year 9999.
+fn timestamp((seconds, nanoseconds): (i64, u32)) -> String {
+    let seconds = seconds.clamp(0, LAST_SECOND).unsigned_abs();
+    let since = Duration::new(seconds, nanoseconds.min(999_999_999));
+    humantime::format_rfc3339_nanos(UNIX_EPOCH + since).to_string()
 }
 
 impl FilesystemEvent {
-    pub(in super::super) fn new(event: WatchEvent, entry: Option<Entry>) -> Self {
+    /// A change below the path `root`. Clients want the name from there.
+    pub(in super::super) fn new(event: &WatchEvent, root: &str, entry: Option<Entry>) -> Self {
         let r#type = match event.kind {
-            WatchEventKind::Create => "EVENT_TYPE_CREATE",
-            WatchEventKind::Write => "EVENT_TYPE_WRITE",
-            WatchEventKind::Remove => "EVENT_TYPE_REMOVE",
-            WatchEventKind::Rename => "EVENT_TYPE_RENAME",
-            WatchEventKind::Chmod => "EVENT_TYPE_CHMOD",
+            WatchKind::Create => "EVENT_TYPE_CREATE",
+            WatchKind::Write => "EVENT_TYPE_WRITE",
+            WatchKind::Remove => "EVENT_TYPE_REMOVE",
+            WatchKind::Rename => "EVENT_TYPE_RENAME",
+            WatchKind::Chmod => "EVENT_TYPE_CHMOD",
         };
-        Self { name: event.path, r#type, entry: entry.map(EntryInfo::from) }
+        let below = event.path.strip_prefix(root).map(|rest| rest.trim_start_matches('/'));
+        let name = below.unwrap_or(&event.path).to_owned();
+        Self { name, r#type, entry: entry.map(EntryInfo::from) }
     }
 }
 
@@ -247,8 +269,6 @@ pub(in super::super) fn changed(event: &FilesystemEvent) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]
@@ -274,7 +294,7 @@ mod tests {
     #[test]
     fn entries_have_the_form_that_clients_expect() {
         let entry = |kind, mode| {
-            let modified = UNIX_EPOCH + Duration::from_millis(1500);
+            let modified = (1, 500_000_000);
             let (name, path) = ("a".to_owned(), "/home/user/a".to_owned());
             let (owner, group) = ("user".to_owned(), "user".to_owned());
             let entry = Entry { name, path, kind, size: 4096, mode, owner, group, modified };
@@ -291,15 +311,33 @@ mod tests {
         );
         let folder = entry(EntryKind::Folder, 0o040_755);
         assert_eq!((&folder["size"], &folder["permissions"]), (&json!("0"), &json!("drwxr-xr-x")));
-        let link = entry(EntryKind::Link { target: "b".to_owned() }, 0o777);
-        assert_eq!((&link["type"], &link["symlinkTarget"]), (&json!("FILE_TYPE_SYMLINK"), &json!("b")));
+        for (leads_to, expected) in [
+            (Some(LeadsTo::File), FILE),
+            (Some(LeadsTo::Folder), FOLDER),
+            (Some(LeadsTo::Other), NO_TYPE),
+            (None, "FILE_TYPE_SYMLINK"),
+        ] {
+            let link = entry(EntryKind::Link { target: "b".to_owned(), leads_to }, 0o777);
+            assert_eq!((&link["type"], &link["symlinkTarget"]), (&json!(expected), &json!("b")));
+            assert_eq!(link["isSymlink"], true);
+        }
     }
 
     #[test]
     fn times_that_no_client_can_read_are_changed() {
-        let far = UNIX_EPOCH + Duration::from_secs(1 << 50);
-        assert_eq!(timestamp(far), "9999-12-31T23:59:59.000000000Z");
-        assert_eq!(timestamp(UNIX_EPOCH - Duration::from_secs(1)), "1970-01-01T00:00:00.000000000Z");
+        assert_eq!(timestamp((1 << 50, 0)), "9999-12-31T23:59:59.000000000Z");
+        assert_eq!(timestamp((-1, u32::MAX)), "1970-01-01T00:00:00.999999999Z");
+    }
+
+    #[test]
+    fn names_of_changes_begin_below_the_watched_path() {
+        let named = |path: &str| {
+            let event = WatchEvent { kind: WatchKind::Write, path: path.to_owned() };
+            FilesystemEvent::new(&event, "/home/user/a", None).name
+        };
+        assert_eq!(named("/home/user/a/b/c"), "b/c");
+        assert_eq!(named("/home/user/a"), "");
+        assert_eq!(named("/elsewhere"), "/elsewhere");
     }
 
     #[test]

@@ -249,8 +249,7 @@ struct ListedConfig {
     cmd: String,
     args: Vec<String>,
     envs: BTreeMap<String, String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    cwd: Option<String>,
+    cwd: String,
 }
 
 impl ListResponse {
@@ -300,15 +299,14 @@ pub(in super::super) fn output(kind: OutputKind, bytes: &[u8]) -> Vec<u8> {
 }
 
 /// The last event of a process. A process that a signal has ended has no exit code, which clients expect as -1.
-pub(in super::super) fn ended(end: &ProcessEnd) -> Vec<u8> {
+pub(in super::super) fn ended(end: ProcessEnd) -> Vec<u8> {
     let (code, exited, status) = match end.end {
         End::Code(code) => (code, true, format!("exit status {code}")),
         End::Signal(signal) => (-1, false, format!("signal: {}", name_of_signal(signal))),
     };
-    let mut event = json!({"exitCode": code, "exited": exited, "status": status});
-    let error = end.error.clone().or_else(|| (code != 0).then_some(status));
-    if let Some(error) = error {
-        event["error"] = error.into();
+    let mut event = json!({"exitCode": code, "exited": exited, "status": &status});
+    if code != 0 {
+        event["error"] = status.into();
     }
     json!({"event": {"end": event}}).to_string().into_bytes()
 }
@@ -436,7 +434,7 @@ mod tests {
         ] {
             assert_eq!(parsed(output(kind, b"hi")), json!({"event": {"data": {name: "aGk="}}}));
         }
-        let end = |end| parsed(ended(&ProcessEnd { end, error: None }))["event"]["end"].clone();
+        let end = |end| parsed(ended(ProcessEnd { end }))["event"]["end"].clone();
         let fine = json!({"exitCode": 0, "exited": true, "status": "exit status 0"});
         assert_eq!(end(End::Code(0)), fine);
         let failed = json!({"exitCode": 3, "exited": true, "status": "exit status 3", "error": "exit status 3"});
