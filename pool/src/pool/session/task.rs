@@ -12,6 +12,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::agent::Hub;
 use super::done::Begun;
 use super::files;
 use super::output::CellOutput;
@@ -74,6 +75,8 @@ pub(super) struct Task {
     pub(super) abort: CancellationToken,
     pub(super) state: Arc<State>,
     pub(super) turn: Arc<Semaphore>,
+    /// Calls to its agent.
+    pub(super) agent: Arc<Hub>,
     /// Number of cells so far.
     pub(super) cells: u32,
     /// Until when the sandbox stays thawed if no other client wants its slot.
@@ -96,6 +99,8 @@ impl Drop for Task {
             is_unknown
         });
         self.turn.close();
+        let reason = self.state.ended.borrow().clone();
+        self.agent.close(reason.unwrap_or(EndReason::Closed));
     }
 }
 
