@@ -41,6 +41,7 @@ pub use self::session::{
     Occasion, OpenContext, Opened, Read, ReadEnded, ReadError, Rewind, Rewound, Session, Shown,
 };
 
+pub mod agent;
 mod bounds;
 mod decoder;
 mod kind;

@@ -5,6 +5,7 @@
 
 pub(crate) mod access;
 mod e2b;
+pub(crate) mod operation;
 
 use std::sync::Arc;
 

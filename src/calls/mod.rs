@@ -33,6 +33,7 @@ use self::budget::{Budget, Share};
 use self::job::Understanding;
 use crate::audit::{Audit, Note};
 use crate::config::Config;
+use crate::metrics::operations::Operations;
 use crate::packages::Packages;
 use crate::request::snippets::Snippets;
 use crate::request::understand::given::Given;
@@ -72,6 +73,8 @@ pub(crate) struct Setup {
 pub(crate) struct Serving {
     pub calls: Calls,
     pub setup: Setup,
+    /// Counts of the answers to clients.
+    pub operations: Arc<Operations>,
 }
 
 /// How many clients a server has.

@@ -19,6 +19,8 @@
 //!   File … Listed            ──────▶
 //!                            ◀──────  Read
 //!   Content … ReadEnded      ──────▶
+//!                            ◀──────  Agent | EndAgent, at any time between messages, also while a cell runs
+//!   AgentSaid | AgentEnded   ──────▶             the same
 //!                            ◀──────  OpenContext
 //!   Opened | Failed          ──────▶
 //!                            ◀──────  CloseContext

@@ -4,6 +4,7 @@
 //! A moment after the last answer it freezes the sandbox, and the next call thaws it. As long as the sandbox is
 //! thawed, the session has one of the slots for requests.
 
+pub mod agent;
 mod contexts;
 mod done;
 mod end;
@@ -245,6 +246,7 @@ pub struct Session {
     _end: DropGuard,
     opened: OpenedSession,
     image: String,
+    agent: Arc<agent::Hub>,
 }
 
 /// The state of a session, as its task sets it.

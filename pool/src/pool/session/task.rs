@@ -13,6 +13,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::agent::Hub;
 use super::done::Begun;
 use super::output::CellOutput;
 use super::{
@@ -75,6 +76,8 @@ pub(super) struct Task {
     pub(super) abort: CancellationToken,
     pub(super) state: Arc<State>,
     pub(super) turn: Arc<Semaphore>,
+    /// Calls to its agent.
+    pub(super) agent: Arc<Hub>,
     /// Number of cells so far.
     pub(super) cells: u32,
     /// Until when the sandbox stays thawed if no other client wants its slot.
@@ -97,6 +100,8 @@ impl Drop for Task {
             is_unknown
         });
         self.turn.close();
+        let reason = self.state.ended.borrow().clone();
+        self.agent.close(reason.unwrap_or(EndReason::Closed));
     }
 }
 
