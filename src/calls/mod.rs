@@ -13,6 +13,7 @@
 
 pub(crate) mod budget;
 pub(crate) mod command;
+mod contexts;
 mod error;
 mod job;
 mod packages;
