@@ -3,6 +3,7 @@
 //! The *control plane* creates and ends sandboxes. The *data plane* uses one: its processes and files, and its code. A sandbox is
 //! a session, so it has its bounds, and is listed with the sessions of its client.
 
+mod data;
 pub(crate) mod error;
 pub(crate) mod registry;
 mod secret;
@@ -72,7 +73,7 @@ fn domain(now: &Serving) -> Option<&str> {
 /// Its paths.
 pub(super) fn route(apis: &Apis) -> Router {
     let e2b = E2b::new(apis);
-    Router::new().with_state(e2b)
+    data::route(apis, &e2b)
 }
 
 /// The answer to a path of E2B's that is not offered.
