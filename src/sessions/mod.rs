@@ -20,7 +20,7 @@ use isolator_pool::pool::session::{EndReason, Session, SessionRequest};
 use serde::Serialize;
 use tokio::time::Instant;
 
-use self::gone::{Gone, Why, gone_of};
+use self::gone::{Gone, Why};
 use self::journal::Journal;
 use self::lifetime::Lifetime;
 pub(crate) use self::lifetime::{AtDeadline, Deadline, TooLate};

@@ -6,7 +6,7 @@ use axum::body::Body;
 use axum::extract::Request;
 use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, Method};
+use axum::http::HeaderMap;
 use axum::response::Response;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -18,7 +18,6 @@ use super::connect::answer;
 use super::connect::envelope::{self, PREFIX};
 use super::connect::head::{Head, Shape};
 use super::connect::MAX_MESSAGE;
-use super::no_such_method;
 use crate::apis::access::Caller;
 use crate::apis::e2b::E2b;
 use crate::apis::e2b::error::{E2bError, ErrorKind};
@@ -91,10 +90,6 @@ where
         Body,
     ) -> BoxFuture<'a, Result<Response, E2bError>>,
 {
-    if request.method() != Method::POST {
-        let error = no_such_method(&request);
-        return answer::error(Shape::Unary, &error);
-    }
     let (parts, body) = request.into_parts();
     let head = match Head::read(&parts.headers, shape) {
         Ok(head) => head,

@@ -15,19 +15,11 @@ mod process;
 mod watchers;
 
 use axum::Router;
-use axum::extract::{Request, State};
-use axum::http::StatusCode;
-use axum::response::{IntoResponse as _, Response};
-use axum::routing::get;
 
 use self::deadlines::Deadlines;
 use self::watchers::Watchers;
 use super::E2b;
-use super::error::E2bError;
 use crate::apis::Apis;
-use crate::apis::operation::Operation;
-
-static HEALTH: Operation = Operation { method: "GET", route: "/health", name: "health" };
 
 /// The parts of a sandbox that only requests to its processes and files need.
 #[derive(Default)]
@@ -38,25 +30,7 @@ pub(super) struct OfSandbox {
 
 /// The paths.
 pub(super) fn route(apis: &Apis, e2b: &E2b) -> Router {
-    let health = HEALTH.observed(apis, get(health).with_state(e2b.clone()));
     process::route(apis, e2b)
         .merge(filesystem::route(apis, e2b))
         .merge(files::route(apis, e2b))
-        .route("/health", health)
-}
-
-/// Says whether a sandbox is there.
-async fn health(State(e2b): State<E2b>, request: Request) -> Response {
-    let (parts, _) = request.into_parts();
-    let found = e2b.let_in(&parts).and_then(|(sandbox, _)| sandbox.session());
-    match found {
-        Ok(_) => StatusCode::NO_CONTENT.into_response(),
-        Err(error) => error.into_response(),
-    }
-}
-
-/// The error for a method of a service, or of HTTP, that is not there.
-fn no_such_method(request: &Request) -> E2bError {
-    let (method, path) = (request.method(), request.uri().path());
-    E2bError::not_offered(format!("a sandbox does not offer {method} {path}"))
 }

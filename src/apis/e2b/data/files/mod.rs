@@ -12,22 +12,19 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
 
 use super::call::{DataCall, check_user};
-use super::no_such_method;
 use crate::apis::Apis;
 use crate::apis::e2b::error::E2bError;
 use crate::apis::e2b::{E2b, FileQuery};
 use crate::apis::operation::Operation;
 
-static READ: Operation = Operation { method: "GET", route: "/files", name: "read_file" };
-static WRITE: Operation = Operation { method: "POST", route: "/files", name: "write_file" };
+static READ: Operation = Operation { method: "GET", route: "/files", name: "e2b.read_file" };
+static WRITE: Operation = Operation { method: "POST", route: "/files", name: "e2b.write_file" };
 
 /// The path.
 pub(super) fn route(apis: &Apis, e2b: &E2b) -> Router {
     let read = READ.observed(apis, get(serve_read).with_state(e2b.clone()));
     let write = WRITE.observed(apis, post(serve_write).with_state(e2b.clone()));
-    // Clients take 405 for a server that is too old.
-    let others = |request: Request| async move { no_such_method(&request).into_response() };
-    Router::new().route("/files", read.merge(write).fallback(others))
+    Router::new().route("/files", read.merge(write))
 }
 
 async fn serve_read(State(e2b): State<E2b>, request: Request) -> Response {

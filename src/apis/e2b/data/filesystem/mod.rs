@@ -6,7 +6,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::response::Response;
-use axum::routing::any;
+use axum::routing::post;
 use futures_util::future::BoxFuture;
 use isolator_pool::pool::session::agent::AgentError;
 
@@ -38,26 +38,25 @@ enum Method {
 
 /// All of them.
 static METHODS: [(Method, Operation); 9] = [
-    (Method::Stat, post("/filesystem.Filesystem/Stat", "stat")),
-    (Method::ListDir, post("/filesystem.Filesystem/ListDir", "list_folder")),
-    (Method::MakeDir, post("/filesystem.Filesystem/MakeDir", "make_folder")),
-    (Method::Move, post("/filesystem.Filesystem/Move", "move_file")),
-    (Method::Remove, post("/filesystem.Filesystem/Remove", "remove_file")),
-    (Method::WatchDir, post("/filesystem.Filesystem/WatchDir", "watch")),
-    (Method::CreateWatcher, post("/filesystem.Filesystem/CreateWatcher", "create_watcher")),
-    (Method::GetWatcherEvents, post("/filesystem.Filesystem/GetWatcherEvents", "get_changes")),
-    (Method::RemoveWatcher, post("/filesystem.Filesystem/RemoveWatcher", "remove_watcher")),
+    (Method::Stat, called("/filesystem.Filesystem/Stat", "e2b.stat")),
+    (Method::ListDir, called("/filesystem.Filesystem/ListDir", "e2b.list_folder")),
+    (Method::MakeDir, called("/filesystem.Filesystem/MakeDir", "e2b.make_folder")),
+    (Method::Move, called("/filesystem.Filesystem/Move", "e2b.move_file")),
+    (Method::Remove, called("/filesystem.Filesystem/Remove", "e2b.remove_file")),
+    (Method::WatchDir, called("/filesystem.Filesystem/WatchDir", "e2b.watch")),
+    (Method::CreateWatcher, called("/filesystem.Filesystem/CreateWatcher", "e2b.create_watcher")),
+    (Method::GetWatcherEvents, called("/filesystem.Filesystem/GetWatcherEvents", "e2b.get_changes")),
+    (Method::RemoveWatcher, called("/filesystem.Filesystem/RemoveWatcher", "e2b.remove_watcher")),
 ];
 
-const fn post(route: &'static str, name: &'static str) -> Operation {
+const fn called(route: &'static str, name: &'static str) -> Operation {
     Operation { method: "POST", route, name }
 }
 
 /// The paths.
 pub(super) fn route(apis: &Apis, e2b: &E2b) -> Router {
     METHODS.iter().fold(Router::new(), |router, (method, operation)| {
-        // Clients take 405 for a server that is too old, so each method of HTTP is answered.
-        let served = any(move |state, request| serve(*method, state, request));
+        let served = post(move |state, request| serve(*method, state, request));
         router.route(operation.route, operation.observed(apis, served.with_state(e2b.clone())))
     })
 }

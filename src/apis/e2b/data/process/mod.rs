@@ -7,7 +7,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::response::Response;
-use axum::routing::any;
+use axum::routing::post;
 use futures_util::future::BoxFuture;
 use isolator_pool::pool::session::Session;
 
@@ -39,28 +39,27 @@ enum Method {
 
 /// All of them.
 static METHODS: [(Method, Operation); 8] = [
-    (Method::List, post("/process.Process/List", "list_processes")),
+    (Method::List, called("/process.Process/List", "e2b.list_processes")),
     (Method::Start, START),
-    (Method::Connect, post("/process.Process/Connect", "attach_process")),
-    (Method::Update, post("/process.Process/Update", "resize_terminal")),
-    (Method::SendInput, post("/process.Process/SendInput", "send_input")),
-    (Method::StreamInput, post("/process.Process/StreamInput", "stream_input")),
-    (Method::SendSignal, post("/process.Process/SendSignal", "send_signal")),
-    (Method::CloseStdin, post("/process.Process/CloseStdin", "close_input")),
+    (Method::Connect, called("/process.Process/Connect", "e2b.attach_process")),
+    (Method::Update, called("/process.Process/Update", "e2b.resize_terminal")),
+    (Method::SendInput, called("/process.Process/SendInput", "e2b.send_input")),
+    (Method::StreamInput, called("/process.Process/StreamInput", "e2b.stream_input")),
+    (Method::SendSignal, called("/process.Process/SendSignal", "e2b.send_signal")),
+    (Method::CloseStdin, called("/process.Process/CloseStdin", "e2b.close_input")),
 ];
 
 /// The start of a process, which the audit log has.
-const START: Operation = post("/process.Process/Start", "start_process");
+const START: Operation = called("/process.Process/Start", "e2b.start_process");
 
-const fn post(route: &'static str, name: &'static str) -> Operation {
+const fn called(route: &'static str, name: &'static str) -> Operation {
     Operation { method: "POST", route, name }
 }
 
 /// The paths.
 pub(super) fn route(apis: &Apis, e2b: &E2b) -> Router {
     METHODS.iter().fold(Router::new(), |router, (method, operation)| {
-        // Clients take 405 for a server that is too old, so each method of HTTP is answered.
-        let served = any(move |state, request| serve(*method, state, request));
+        let served = post(move |state, request| serve(*method, state, request));
         router.route(operation.route, operation.observed(apis, served.with_state(e2b.clone())))
     })
 }
