@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use isolator::config::{Config, Language};
-use isolator_pool::engine::SandboxSpec;
+use isolator_pool::engine::{RootAccess, SandboxSpec};
 use isolator_pool::run::workspace::{Workspace, WorkspaceBuilder, WorkspaceLimits};
 
 use crate::scenario::PoolShape;
@@ -168,7 +168,7 @@ pub(crate) fn examples() -> Vec<Arc<Workload>> {
         user: (1000, 1000),
         network: "none".to_owned(),
         cap_drop: Vec::new(),
-        readonly_root: true,
+        root: RootAccess::ReadOnly,
         runtime: None,
         preload: None,
         packages: None,

@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock};
 
 use isolator_pool::engine::limits::{ByteSize, FixedLimits, Resources};
 use isolator_pool::engine::preload::Preload;
-use isolator_pool::engine::{Image, SandboxSpec};
+use isolator_pool::engine::{Image, RootAccess, SandboxSpec, USER_HOME};
 use isolator_pool::run::workspace::{WorkspaceBuilder, WorkspaceLimits};
 use regex::Regex;
 use serde::Deserialize as _;
@@ -182,6 +182,9 @@ fn language(
     {
         check.problem(at("env"), format!("{bad:?} is not the name of a variable"));
     }
+    if settings.writable_root && written["env"]["HOME"].is_null() {
+        settings.env.insert("HOME".to_owned(), USER_HOME.to_owned());
+    }
     let mut language = Language {
         name: name.to_owned(),
         description: settings.description.clone(),
@@ -240,8 +243,14 @@ fn sandbox(
         check.problem(at("user"), message);
         template.user
     });
+    let (root, workdir) = match settings.writable_root {
+        true => (RootAccess::Open, USER_HOME),
+        false => (template.root, &*template.workdir),
+    };
     SandboxSpec {
         image: Image { name: image, ..Image::default() },
+        root,
+        workdir: workdir.to_owned(),
         resources: Resources { memory, cpu: settings.cpus },
         limits: FixedLimits { pids: settings.pids_limit, workspace, tmp, ..template.limits },
         user,

@@ -10,10 +10,10 @@ use bollard::models::{
 use isolator_runner::paths;
 
 use super::dialect::{Dialect, TmpfsOptions};
-use crate::engine::SandboxSpec;
 use crate::engine::hidden_paths::{READ_ONLY, hidden};
 use crate::engine::limits::ByteSize;
 use crate::engine::process_limits::{PROCESS_LIMITS, ProcessLimit, SHARED_USER_LIMITS};
+use crate::engine::{RootAccess, SandboxSpec};
 
 /// The request that creates the container.
 pub(super) fn body(
@@ -103,7 +103,7 @@ fn host_config(
         network_mode: Some(spec.network.clone()),
         cap_drop: Some(spec.cap_drop.clone()),
         security_opt: Some(vec!["no-new-privileges".to_owned(), dialect.seccomp.clone()]),
-        readonly_rootfs: Some(spec.readonly_root),
+        readonly_rootfs: Some(spec.root != RootAccess::ModesOfImage),
         masked_paths: Some(hidden()),
         readonly_paths: Some(READ_ONLY.map(str::to_owned).to_vec()),
         runtime: spec.runtime.clone(),
@@ -147,6 +147,10 @@ fn ulimit(limit: ProcessLimit) -> ResourcesUlimits {
     }
 }
 
+/// Folders that programs can write to if their root is [open](RootAccess::Open), each with a size of its own: an engine makes no
+/// layer over an image that is limited in size. They are empty in most images, so nothing is hidden.
+const OPEN_FOLDERS: [&str; 4] = ["/data", "/mnt", "/srv", "/workspace"];
+
 /// The writable directories. Programs start from both (a compiled program is in `/tmp`), so both are
 /// executable.
 fn tmpfs(spec: &SandboxSpec, dialect: &Dialect) -> HashMap<String, String> {
@@ -160,6 +164,9 @@ fn tmpfs(spec: &SandboxSpec, dialect: &Dialect) -> HashMap<String, String> {
         format!("rw,exec,nosuid,nodev,mode=1777,size={size}{more}")
     };
     let mut tmpfs = HashMap::new();
+    if spec.root == RootAccess::Open {
+        tmpfs.extend(OPEN_FOLDERS.map(|path| (path.to_owned(), options(spec.limits.tmp))));
+    }
     // Otherwise a volume that the image declares would be disk space without a limit.
     for path in &spec.image.volumes {
         tmpfs.insert(path.clone(), options(spec.limits.tmp));

@@ -1,0 +1,144 @@
+//! The upper layer of a root to which programs can add files: folders with the modes that permit it, and the account of the
+//! programs' user.
+//!
+//! A folder of an overlay has the mode and owner of its copy in the upper layer, and the content of both layers. The copies here
+//! belong to the owner that the image's folders have, who is no user of the sandbox, and have the sticky bit. So programs can
+//! add files, but they can't remove, rename or replace those of the image, nor the runner's folder and the mount points.
+
+use std::ffi::CStr;
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use rustix::fs::{
+    AtFlags, Gid, Mode, OFlags, ResolveFlags, Uid, chmodat, chownat, fstat, mkdirat, open, openat,
+    openat2,
+};
+use rustix::io::Errno;
+
+use crate::engine::embedded::host::Ids;
+use crate::engine::embedded::plan::Account;
+
+/// The folder of the upper layer in the file system of the layer.
+const UPPER: &CStr = c"upper";
+
+/// The folders to which programs can add files, after the root itself. Each comes after the one above it, which has to be there
+/// for it. Those that an image does not have are left out: programs can make them.
+const FOLDERS: [&CStr; 22] = [
+    c"app",
+    c"code",
+    c"data",
+    c"etc",
+    c"home",
+    c"media",
+    c"mnt",
+    c"opt",
+    c"run",
+    c"srv",
+    c"usr",
+    c"usr/local",
+    c"usr/local/bin",
+    c"usr/local/etc",
+    c"usr/local/lib",
+    c"usr/local/share",
+    c"var",
+    c"var/cache",
+    c"var/lib",
+    c"var/log",
+    c"var/opt",
+    c"workspace",
+];
+
+/// A folder that belongs to the programs' user, if the image has it.
+const OWN_FOLDER: &CStr = c"workspace";
+
+/// The files that list users and groups.
+const PASSWD: &CStr = c"etc/passwd";
+const GROUP: &CStr = c"etc/group";
+
+/// The shell of the account if the image has it, and the one that every image has.
+const BASH: &CStr = c"bin/bash";
+const SH: &CStr = c"bin/sh";
+
+/// Bytes of an image's list of users or groups that are kept. No system has a longer one.
+const LONGEST_LIST: u64 = 256 << 10;
+
+/// Every user may add files, and only an owner may remove or rename them.
+const OPEN: Mode = Mode::RWXU.union(Mode::RWXG).union(Mode::RWXO).union(Mode::SVTX);
+
+/// Fills the upper layer of a root of an image. `ids` are the users that those of the sandbox are mapped to.
+pub(super) fn fill(
+    layer: &OwnedFd,
+    image: &Path,
+    account: &Account,
+    ids: Option<Ids>,
+) -> Result<(), Errno> {
+    let folder = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let image = open(image, folder, Mode::empty())?;
+    let upper = openat(layer, UPPER, folder, Mode::empty())?;
+    open_folder(&upper, &image, c".")?;
+    for path in FOLDERS {
+        match look_up(&image, path, folder) {
+            Ok(found) => {
+                mkdirat(&upper, path, Mode::RWXU)?;
+                open_folder(&upper, &found, path)?;
+            }
+            // It is not there, or it is a link or a file.
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let first = ids.map_or(0, |ids| ids.first);
+    let (uid, gid) = account.user;
+    let owner = (Uid::from_raw(first + uid), Gid::from_raw(first + gid));
+    match chownat(&upper, OWN_FOLDER, Some(owner.0), Some(owner.1), AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(()) | Err(Errno::NOENT) => {}
+        Err(error) => return Err(error),
+    }
+    let shell = [BASH, SH].into_iter().find(|shell| has(&image, shell)).unwrap_or(SH);
+    let shell = shell.to_string_lossy();
+    let Account { name, home, .. } = account;
+    let of_user = format!("{name}:x:{uid}:{gid}:{name}:{home}:/{shell}\n");
+    let of_group = format!("{name}:x:{gid}:\n");
+    [(PASSWD, of_user), (GROUP, of_group)].into_iter().try_for_each(|(path, line)| {
+        add_line(&upper, &image, path, &line)
+            .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
+    })
+}
+
+/// Gives a folder of the upper layer the owner of the image's folder, and lets every user add files to it.
+fn open_folder(upper: &OwnedFd, of_image: &OwnedFd, path: &CStr) -> Result<(), Errno> {
+    let found = fstat(of_image)?;
+    let owner = (Uid::from_raw(found.st_uid), Gid::from_raw(found.st_gid));
+    chownat(upper, path, Some(owner.0), Some(owner.1), AtFlags::SYMLINK_NOFOLLOW)?;
+    chmodat(upper, path, OPEN, AtFlags::empty())
+}
+
+/// Looks a path of an image up, through no link.
+fn look_up(image: &OwnedFd, path: &CStr, flags: OFlags) -> Result<OwnedFd, Errno> {
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    openat2(image, path, flags | OFlags::NOFOLLOW, Mode::empty(), resolve)
+}
+
+/// Whether an image has a file, also through links.
+fn has(image: &OwnedFd, path: &CStr) -> bool {
+    let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+    openat2(image, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve).is_ok()
+}
+
+/// Writes a list of the image to the upper layer, with a line before all others: the first line of a name or number counts.
+fn add_line(upper: &OwnedFd, image: &OwnedFd, path: &CStr, line: &str) -> io::Result<()> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::ROTH;
+    let mut list = File::from(openat(upper, path, flags, mode)?);
+    list.write_all(line.as_bytes())?;
+    // Opening a pipe would wait for its other end.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let Ok(found) = look_up(image, path, flags) else { return Ok(()) };
+    let found = File::from(found);
+    if found.metadata()?.is_file() {
+        io::copy(&mut found.take(LONGEST_LIST), &mut list)?;
+    }
+    Ok(())
+}
