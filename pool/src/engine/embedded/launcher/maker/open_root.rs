@@ -2,8 +2,8 @@
 //! programs' user.
 //!
 //! A folder of an overlay has the mode and owner of its copy in the upper layer, and the content of both layers. The copies here
-//! belong to the owner that the image's folders have, who is no user of the sandbox, and have the sticky bit. So programs can
-//! add files, but they can't remove, rename or replace those of the image, nor the runner's folder and the mount points.
+//! have the sticky bit, and never belong to the programs' user. So programs can add files, but they can't remove, rename or replace
+//! those of the image, nor the runner's folder and the mount points.
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -77,21 +77,22 @@ pub(super) fn fill(
     let folder = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let image = open(image, folder, Mode::empty())?;
     let upper = openat(layer, UPPER, folder, Mode::empty())?;
-    open_folder(&upper, &image, c".")?;
+    let first = ids.map_or(0, |ids| ids.first);
+    let (uid, gid) = account.user;
+    let owner =
+        (Uid::from_raw(first.saturating_add(uid)), Gid::from_raw(first.saturating_add(gid)));
+    open_folder(&upper, &image, c".", owner.0)?;
     for path in FOLDERS {
         match look_up(&image, path, folder) {
             Ok(found) => {
                 mkdirat(&upper, path, Mode::RWXU)?;
-                open_folder(&upper, &found, path)?;
+                open_folder(&upper, &found, path, owner.0)?;
             }
             // It is not there, or it is a link or a file.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {}
             Err(error) => return Err(error),
         }
     }
-    let first = ids.map_or(0, |ids| ids.first);
-    let (uid, gid) = account.user;
-    let owner = (Uid::from_raw(first + uid), Gid::from_raw(first + gid));
     match chownat(&upper, OWN_FOLDER, Some(owner.0), Some(owner.1), AtFlags::SYMLINK_NOFOLLOW) {
         Ok(()) | Err(Errno::NOENT) => {}
         Err(error) => return Err(error),
@@ -107,11 +108,13 @@ pub(super) fn fill(
     })
 }
 
-/// Gives a folder of the upper layer the owner of the image's folder, and lets every user add files to it.
-fn open_folder(upper: &OwnedFd, of_image: &OwnedFd, path: &CStr) -> Result<(), Errno> {
+/// Lets every user add files to a folder of the upper layer. It has the owner of the image's folder, because the kernel follows
+/// links in such folders only if they have the same owner, but not the programs' user, who could remove what is in it.
+fn open_folder(upper: &OwnedFd, of_image: &OwnedFd, path: &CStr, user: Uid) -> Result<(), Errno> {
     let found = fstat(of_image)?;
-    let owner = (Uid::from_raw(found.st_uid), Gid::from_raw(found.st_gid));
-    chownat(upper, path, Some(owner.0), Some(owner.1), AtFlags::SYMLINK_NOFOLLOW)?;
+    let of_image = (Uid::from_raw(found.st_uid), Gid::from_raw(found.st_gid));
+    let (uid, gid) = if of_image.0 == user { (Uid::ROOT, Gid::ROOT) } else { of_image };
+    chownat(upper, path, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
     chmodat(upper, path, OPEN, AtFlags::empty())
 }
 
