@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use isolator::config::{Config, Language};
-use isolator_pool::engine::{RootAccess, SandboxSpec};
+use isolator_pool::engine::SandboxSpec;
 use isolator_pool::run::workspace::{Workspace, WorkspaceBuilder, WorkspaceLimits};
 
 use crate::scenario::PoolShape;
@@ -149,8 +149,8 @@ fn workload(program: &'static Program, language: &Language) -> Workload {
 /// Every program as a workload that can't be started, for the tests of what keeps the books.
 #[cfg(test)]
 pub(crate) fn examples() -> Vec<Arc<Workload>> {
-    use isolator_pool::engine::Image;
     use isolator_pool::engine::limits::{ByteSize, CpuShare, FixedLimits, Resources};
+    use isolator_pool::engine::{Image, RootAccess};
 
     let mib = ByteSize::mib(1);
     let sandbox = SandboxSpec {

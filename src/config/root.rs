@@ -211,7 +211,9 @@ impl Config {
         self.prompts = check.directory.join(&self.prompts_dir).components().collect();
         let common = json!(self);
         let template = self.template(check);
-        let languages = language::build(&mut self.language_settings, &common, &template, check);
+        let open = self.apis.languages_of_templates();
+        let languages =
+            language::build(&mut self.language_settings, &common, (&template, &open), check);
         self.languages = languages;
         self.pool.check(check);
         self.limits.check(self.default_timeout, &self.languages, check);

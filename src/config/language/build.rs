@@ -1,6 +1,6 @@
 //! From the settings of the languages to the languages.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, LazyLock};
 
 use isolator_pool::engine::limits::{ByteSize, FixedLimits, Resources};
@@ -80,11 +80,12 @@ pub(crate) fn language_like(name: &str) -> Option<String> {
 }
 
 /// Completes the settings of all languages, and makes the languages that are enabled. `common` has the keys for all
-/// languages, and `template` the properties that all sandboxes have.
+/// languages, and `template` the properties that all sandboxes have. Languages that `open` names have a writable root unless they
+/// say otherwise.
 pub(in crate::config) fn build(
     settings: &mut BTreeMap<String, LanguageSettings>,
     common: &Value,
-    template: &SandboxSpec,
+    (template, open): (&SandboxSpec, &BTreeSet<&str>),
     check: &mut Check<'_>,
 ) -> BTreeMap<String, Arc<Language>> {
     let mut languages = BTreeMap::new();
@@ -99,6 +100,7 @@ pub(in crate::config) fn build(
                 continue;
             }
         };
+        own.writable_root |= written["writableRoot"].is_null() && open.contains(&*name);
         if own.enabled
             && let Some(language) = language(&name, &mut own, &written, template, check)
         {
