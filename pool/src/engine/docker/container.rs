@@ -175,3 +175,59 @@ fn tmpfs(spec: &SandboxSpec, dialect: &Dialect) -> HashMap<String, String> {
     tmpfs.insert(spec.workdir.clone(), options(spec.limits.workspace));
     tmpfs
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::limits::{CpuShare, FixedLimits, Resources};
+    use crate::engine::{Image, USER_HOME};
+
+    fn spec(root: RootAccess, workdir: &str) -> SandboxSpec {
+        let mib = ByteSize::mib(1);
+        SandboxSpec {
+            image: Image::default(),
+            resources: Resources { memory: ByteSize::mib(64), cpu: CpuShare::millis(500) },
+            limits: FixedLimits {
+                pids: 8,
+                open_files: 8,
+                workspace: ByteSize::mib(2),
+                tmp: mib,
+                inodes: 8,
+                shm: mib,
+            },
+            workdir: workdir.to_owned(),
+            user: (1000, 1000),
+            network: "none".to_owned(),
+            cap_drop: Vec::new(),
+            root,
+            runtime: None,
+            preload: None,
+            packages: None,
+            allow_unlimited: false,
+        }
+    }
+
+    #[test]
+    fn an_open_root_is_read_only_with_bounded_folders_in_memory() {
+        let dialect = Dialect { seccomp: String::new(), tmpfs: TmpfsOptions::All };
+        let host = |root, workdir| {
+            let volumes = Volumes { runner: "runner", packages: "packages" };
+            host_config(&spec(root, workdir), volumes, &HashMap::new(), &dialect)
+        };
+        let open = host(RootAccess::Open, USER_HOME);
+        assert_eq!(open.readonly_rootfs, Some(true));
+        let folders = open.tmpfs.unwrap_or_default();
+        let mut paths: Vec<_> = folders.keys().map(String::as_str).collect();
+        paths.sort_unstable();
+        assert_eq!(paths, ["/data", "/home/user", "/mnt", "/srv", "/tmp", "/workspace"]);
+        for (path, options) in &folders {
+            let size = if path == USER_HOME { 2 << 20 } else { 1 << 20 };
+            let limits = format!("nosuid,nodev,mode=1777,size={size},nr_inodes=8,uid=1000");
+            assert!(options.contains(&limits), "{path}: {options}");
+        }
+        let closed = host(RootAccess::ReadOnly, "/workspace");
+        assert_eq!(closed.readonly_rootfs, Some(true));
+        assert_eq!(closed.tmpfs.unwrap_or_default().len(), 2);
+        assert_eq!(host(RootAccess::ModesOfImage, "/workspace").readonly_rootfs, Some(false));
+    }
+}

@@ -145,3 +145,82 @@ fn add_line(upper: &OwnedFd, image: &OwnedFd, path: &CStr, line: &str) -> io::Re
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::{MetadataExt as _, symlink};
+
+    use super::*;
+
+    /// Fills the layer of an image that `make` has put into a folder. Returns both.
+    fn filled(make: impl FnOnce(&Path)) -> (tempfile::TempDir, std::path::PathBuf) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let image = folder.path().join("image");
+        for path in ["image/etc", "image/home", "layer/upper"] {
+            fs::create_dir_all(folder.path().join(path)).expect("a folder");
+        }
+        make(&image);
+        let layer = fs::File::open(folder.path().join("layer")).expect("the layer").into();
+        let (name, home) = ("user".to_owned(), "/home/user".to_owned());
+        let account = Account { name, user: (1234, 1235), home };
+        fill(&layer, &image, &account, None).expect("it is filled");
+        let upper = folder.path().join("layer/upper");
+        (folder, upper)
+    }
+
+    #[test]
+    fn folders_of_the_image_are_open_and_those_it_does_not_have_are_left_out() {
+        let (folder, upper) = filled(|image| {
+            fs::create_dir_all(image.join("usr/local/lib")).expect("a folder");
+            fs::create_dir(image.join("elsewhere")).expect("a folder");
+            // Neither a link nor a file is a folder.
+            symlink("../elsewhere", image.join("var")).expect("a link");
+            fs::write(image.join("opt"), "").expect("a file");
+        });
+        for path in [".", "etc", "home", "usr", "usr/local", "usr/local/lib"] {
+            let [made, given] = [upper.join(path), folder.path().join("image").join(path)]
+                .map(|path| fs::metadata(path).expect("a folder"));
+            assert_eq!(made.mode() & 0o7777, 0o1777, "{path}");
+            assert_eq!((made.uid(), made.gid()), (given.uid(), given.gid()), "{path}");
+        }
+        let mut names: Vec<_> = fs::read_dir(&upper)
+            .expect("the layer")
+            .map(|entry| entry.expect("an entry").file_name())
+            .collect();
+        names.sort_unstable();
+        assert_eq!(names, ["etc", "home", "usr"]);
+    }
+
+    #[test]
+    fn the_user_comes_before_those_of_the_image() {
+        let (_folder, upper) = filled(|image| {
+            fs::write(image.join("etc/passwd"), "root:x:0:0:::\n").expect("a list");
+            fs::create_dir(image.join("bin")).expect("a folder");
+            // As the machine sees it, this link leads nowhere.
+            symlink("/usr/bin/bash-of-image", image.join("bin/bash")).expect("a link");
+            fs::create_dir_all(image.join("usr/bin")).expect("a folder");
+            fs::write(image.join("usr/bin/bash-of-image"), "").expect("a file");
+        });
+        let read = |path| fs::read_to_string(upper.join(path)).expect("a list");
+        let user = "user:x:1234:1235:user:/home/user:/bin/bash\n";
+        assert_eq!(read("etc/passwd"), format!("{user}root:x:0:0:::\n"));
+        assert_eq!(read("etc/group"), "user:x:1235:\n");
+        let mode = fs::metadata(upper.join("etc/passwd")).expect("a list").mode();
+        assert_eq!(mode & 0o777, 0o644);
+    }
+
+    #[test]
+    fn a_list_that_is_no_file_of_the_image_is_not_read() {
+        let (_folder, upper) = filled(|image| {
+            symlink("/etc/passwd", image.join("etc/passwd")).expect("a link");
+            let pipe = image.join("etc/group");
+            let mode = Mode::RUSR | Mode::WUSR;
+            rustix::fs::mknodat(rustix::fs::CWD, pipe, rustix::fs::FileType::Fifo, mode, 0)
+                .expect("a pipe");
+        });
+        let read = |path| fs::read_to_string(upper.join(path)).expect("a list");
+        assert_eq!(read("etc/passwd"), "user:x:1234:1235:user:/home/user:/bin/sh\n");
+        assert_eq!(read("etc/group"), "user:x:1235:\n");
+    }
+}
