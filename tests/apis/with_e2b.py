@@ -7,8 +7,10 @@ import urllib.request
 from e2b import CommandExitException, InvalidArgumentException, PtySize, SandboxQuery, SandboxState
 from e2b_checks import CORE, contains, done, equal, main, raised
 
+from e2b_code_interpreter import AsyncSandbox
+
 # example
-from e2b_code_interpreter import AsyncSandbox, Sandbox
+from e2b_code_interpreter import Sandbox
 # end
 
 
@@ -19,7 +21,6 @@ async def example(world):
 
 def show():
     # example
-
     with Sandbox.create() as sandbox:
         sandbox.run_code("x = 1")
         execution = sandbox.run_code("x += 1; x")

@@ -43,7 +43,6 @@ async def a_plugin():
     model = Script(model="script")
     task = "Go."
     # example
-
     plugin = E2BPlugin()
     agent = Agent(name="coder", model=model, tools=plugin.get_tools())
     app = App(name="demo", root_agent=agent, plugins=[plugin])

@@ -60,7 +60,6 @@ def agent():
     )
     task = HumanMessage("Go.")
     # example
-
     sandbox = Sandbox.create()
     agent = create_deep_agent(model=model, backend=E2BSandbox(sandbox=sandbox))
     answer = agent.invoke({"messages": [task]})

@@ -48,7 +48,6 @@ async def a_sandbox_agent():
     model = Script("echo $((6 * 7)) > a.txt; cat a.txt; pwd", "ls; exit 3")
     task = "Go."
     # example
-
     agent = SandboxAgent(name="Coder", model=model, instructions="Use the shell.")
     sandbox = SandboxRunConfig(
         client=E2BSandboxClient(),

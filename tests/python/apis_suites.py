@@ -5,7 +5,7 @@
 The suites are fetched from their repositories, at the commits in tests/apis/suites.toml, into target/suites/apis. Without
 access to them, `--from` names a folder that has the repositories as NAME.git. Each test must pass, or fail for a reason that
 suites.toml gives: other failures are errors, and so are tests that pass although they were to fail. A table of all tests is
-written to target/suites/apis.tsv, and the sums are printed as a table for docs/apis.md.
+written to target/suites/apis.tsv, and the sums are printed as a table for docs/e2b.md.
 """
 
 import argparse

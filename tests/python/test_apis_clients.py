@@ -108,10 +108,10 @@ async def test_the_newest_sdk_finds_sandboxes_by_the_names_of_their_ports(tmp_pa
 
 
 @pytest.mark.parametrize("client", EXPECTED)
-def test_the_page_about_apis_shows_the_code_that_was_tested(client):
+def test_the_page_about_e2b_shows_the_code_that_was_tested(client):
     (script,) = [*FOLDER.glob(f"with_{client}.py"), *FOLDER.glob(f"node*/{client}.mjs")]
-    page = (ROOT / "docs/apis.md").read_text()
+    page = (ROOT / "docs/e2b.md").read_text()
     for version in EXPECTED[client]["versions"].values():
-        assert version in page, f"docs/apis.md does not name version {version} of {client}"
+        assert version in page, f"docs/e2b.md does not name version {version} of {client}"
     if example := marked(script):
-        assert f"\n{example}\n```\n" in page, f"docs/apis.md has no block with this part of {script}:\n{example}"
+        assert f"\n{example}\n```\n" in page, f"docs/e2b.md has no block with this part of {script}:\n{example}"

@@ -21,7 +21,6 @@ const checks = {
     const printed = [];
     const console = { log: (text) => printed.push(text) };
     // example
-
     const sandbox = await Sandbox.create();
     await sandbox.runCode("x = 1");
     const execution = await sandbox.runCode("x += 1; x");

@@ -9,7 +9,6 @@ import { compute } from "computesdk";
 
 async function sandbox() {
   // example
-
   compute.setConfig({ provider: e2b({ apiKey: process.env.E2B_API_KEY }) });
 
   const sandbox = await compute.sandbox.create();

@@ -33,7 +33,6 @@ async function agent() {
   const model = scripted(told);
   const task = "Go.";
   // example
-
   const workspace = new Workspace({ sandbox: new E2BSandbox({ template: "base" }) });
   const agent = new Agent({ id: "coder", name: "coder", instructions: "Use the shell.", model, workspace });
   const answer = await agent.generate(task);
