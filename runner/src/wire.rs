@@ -41,6 +41,7 @@ pub use self::session::{
     ReadEnded, ReadError, Rewind, Rewound, Session, Shown,
 };
 
+pub mod agent;
 mod bounds;
 mod decoder;
 mod kind;
@@ -50,7 +51,7 @@ pub mod session;
 pub const RUNNER_ENDED: u8 = 70;
 
 /// Version of the protocol, sent by the runner in [`Ready`]. The server refuses any other.
-pub const VERSION: u32 = 12;
+pub const VERSION: u32 = 13;
 
 /// Longest payload of a frame, in bytes.
 pub const MAX_PAYLOAD: usize = 1 << 20;

@@ -24,6 +24,9 @@ pub(crate) enum CallError {
     /// The requests being served take too much memory.
     #[error("the requests being served hold more than {} MiB together", .0 >> 20)]
     TooMuchAtOnce(usize),
+    /// The audit log can't be written, and the operator wants nothing to be served then.
+    #[error("{0}")]
+    NoAudit(&'static str),
     /// Too many programs wait for their check against the policies.
     #[error(transparent)]
     CheckBusy(#[from] NoTurn),
@@ -101,6 +104,7 @@ impl CallError {
             }
             Self::CheckBusy(busy) => failure_of(busy).as_str(),
             Self::TooMuchAtOnce(_)
+            | Self::NoAudit(_)
             | Self::Packages(_)
             | Self::PackagesComing { .. }
             | Self::NoVerdict(_)
@@ -114,6 +118,7 @@ impl CallError {
         match self {
             Self::Invalid(_)
             | Self::TooMuchAtOnce(_)
+            | Self::NoAudit(_)
             | Self::CheckBusy(_)
             | Self::Forbidden { .. }
             | Self::Packages(_)

@@ -14,6 +14,7 @@ use isolator_pool::pool::admission::AdmissionLimits;
 use isolator_pool::pool::pools::PoolsLimits;
 use serde_json::{Value, json};
 
+use super::apis::ApisConfig;
 use super::check::{Check, Problem};
 use super::engine::{EngineConfig, EngineKind, ImagesConfig};
 use super::http::HttpConfig;
@@ -86,6 +87,8 @@ section! {
         pub packages: PackagesConfig = PackagesConfig::default(),
         /// How clients reach `serve --http`.
         pub http: HttpConfig = HttpConfig::default(),
+        /// APIs of other systems, on the port of `serve --http`.
+        pub apis: ApisConfig = ApisConfig::default(),
         /// The listener for operators.
         pub admin: AdminConfig = AdminConfig::default(),
         /// The audit log.
@@ -219,6 +222,7 @@ impl Config {
         );
         self.sessions.check(check);
         self.http.check(check);
+        self.apis.check(&self.languages, check);
         self.admin.check(check);
         self.audit.check(check);
         let known = self.language_settings.keys().cloned().collect();

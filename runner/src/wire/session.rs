@@ -19,6 +19,8 @@
 //!   File … Listed            ──────▶
 //!                            ◀──────  Read
 //!   Content … ReadEnded      ──────▶
+//!                            ◀──────  Agent | EndAgent, at any time between messages, also while a cell runs
+//!   AgentSaid | AgentEnded   ──────▶             the same
 //! ```
 //!
 //! The end of the server's stream is the end of the session. An interruption that comes when no cell runs does nothing.

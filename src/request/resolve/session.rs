@@ -1,5 +1,6 @@
 //! Resolves the arguments of calls that use a session: the step to run, its files and limits.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -130,7 +131,14 @@ pub(crate) fn opening(arguments: OpenSession, config: &Config) -> Result<OpenJob
         let files = arguments.files;
         Some(packed_files("files", files, &language, resources, &config.policies, config)?)
     };
-    let wish = Wish { language, resources, idle_timeout, packages: None };
+    let wish = Wish {
+        language,
+        resources,
+        idle_timeout,
+        packages: None,
+        env: BTreeMap::new(),
+        deadline: None,
+    };
     let (packages, replay) = (arguments.packages, arguments.replay);
     let max_wait = Some(config.results.detach_after);
     Ok(OpenJob { wish, packages, first, max_wait, replay, notes: Vec::new() })

@@ -4,6 +4,8 @@
 //! A moment after the last answer it freezes the sandbox, and the next call thaws it. As long as the sandbox is
 //! thawed, the session has one of the slots for requests.
 
+pub mod agent;
+mod between;
 mod done;
 mod end;
 mod files;
@@ -230,6 +232,7 @@ pub struct Session {
     _end: DropGuard,
     opened: OpenedSession,
     image: String,
+    agent: Arc<agent::Hub>,
 }
 
 /// The state of a session, as its task sets it.

@@ -9,6 +9,7 @@ use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::agent::Hub;
 use super::task::{FREEZE_AFTER, Held, Task};
 use super::{EndReason, LossError, OpenedSession, Session, SessionError, SessionRequest, State};
 use crate::pool::Shared;
@@ -82,6 +83,7 @@ pub(crate) fn begin(
     // Only the call that has the turn sends, so there is at most one.
     let (commands, received) = mpsc::channel(1);
     let turn = Arc::new(Semaphore::new(1));
+    let agent = Arc::new(Hub::new());
     let task = Task {
         shared: Arc::clone(shared),
         admission: slot.admission.clone(),
@@ -89,6 +91,7 @@ pub(crate) fn begin(
         abort,
         state: Arc::clone(&state),
         turn: Arc::clone(&turn),
+        agent: Arc::clone(&agent),
         cells: 0,
         awake_until: Instant::now() + FREEZE_AFTER,
         is_resting: false,
@@ -111,6 +114,7 @@ pub(crate) fn begin(
         shared: state,
         opened: OpenedSession { interpreter, preloaded: opened.preloaded },
         image,
+        agent,
     }
 }
 
