@@ -1,7 +1,7 @@
 //! When a session ends: after its idle timeout, at its greatest age, or at the deadline that its client has set.
 
 use std::sync::Mutex;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use isolator_pool::lock::lock;
 use tokio::sync::Notify;
@@ -47,6 +47,8 @@ pub(crate) struct TooLate {
 #[derive(Debug)]
 pub(super) struct Lifetime {
     pub(super) opened: Instant,
+    /// The same as a time of the clock.
+    pub(super) opened_at: SystemTime,
     pub(super) max_age: Duration,
     settings: Mutex<Settings>,
     changed: Notify,
@@ -88,6 +90,7 @@ impl Lifetime {
         let settings = Settings { deadline, idle_timeout, is_paused: false };
         Self {
             opened: Instant::now(),
+            opened_at: SystemTime::now(),
             max_age,
             settings: Mutex::new(settings),
             changed: Notify::new(),

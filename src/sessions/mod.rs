@@ -22,7 +22,7 @@ use serde::Serialize;
 use tokio::time::Instant;
 
 use self::contexts::Contexts;
-use self::gone::{Gone, Why, gone_of};
+use self::gone::{Gone, Why};
 use self::journal::Journal;
 use self::lifetime::Lifetime;
 pub(crate) use self::lifetime::{AtDeadline, Deadline, TooLate};

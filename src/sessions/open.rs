@@ -75,7 +75,12 @@ impl OpenSession {
 
     /// When it was opened.
     pub(crate) fn opened_at(&self) -> SystemTime {
-        SystemTime::now() - self.lifetime.opened.elapsed()
+        self.lifetime.opened_at
+    }
+
+    /// Pauses it until its client resumes it; returns false if it is paused already.
+    pub(crate) fn pause(&self) -> bool {
+        self.lifetime.pause()
     }
 
     /// Whether its client has paused it.

@@ -136,6 +136,20 @@ impl E2bError {
         &self.message
     }
 
+    /// The error of a request without a valid token.
+    pub(crate) fn unauthenticated(refused: Refused) -> Self {
+        let message = format!(
+            "{refused}: send a token of this server in X-API-KEY; its operator makes one with `isolator token --e2b NAME`"
+        );
+        Self::new(ErrorKind::Unauthenticated, message).caused_by(refused)
+    }
+
+    /// The kernel has no random bytes for a secret.
+    pub(super) fn no_random(error: getrandom::Error) -> Self {
+        let message = format!("the kernel returned no random bytes: {error}");
+        Self::new(ErrorKind::Internal, message).caused_by(error)
+    }
+
     /// The error of a request whose head or body is refused.
     pub(crate) fn refused(refused: Refused) -> Self {
         let kind = match refused.status() {
@@ -158,7 +172,9 @@ impl E2bError {
             CallError::NotOpened(OpenFailure::AllInUse(_)) | CallError::TooMuchAtOnce(_) => {
                 ErrorKind::Exhausted
             }
-            CallError::CheckBusy(_) | CallError::PackagesComing { .. } => ErrorKind::Busy,
+            CallError::CheckBusy(_) | CallError::PackagesComing { .. } | CallError::NoAudit(_) => {
+                ErrorKind::Busy
+            }
             CallError::Sandbox(error) | CallError::NotOpened(OpenFailure::Open(error)) => {
                 kind_of_execution(error)
             }

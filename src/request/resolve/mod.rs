@@ -107,6 +107,14 @@ fn variables(
     Ok(env)
 }
 
+/// Checks variables that are added to those of a language.
+pub(crate) fn check_variables(
+    env: &BTreeMap<String, String>,
+    language: &Language,
+) -> Result<(), InvalidArgument> {
+    variables(&[], env, language).map(drop)
+}
+
 /// Refuses a text that can't be an argument of a program.
 fn check_argument(field: &str, text: &str) -> Result<(), InvalidArgument> {
     if text.contains('\0') {
