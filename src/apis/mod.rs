@@ -83,6 +83,14 @@ const PATHS: [(Protocol, &[&str]); 3] = [
             "/templates",
             "/v2/templates",
             "/v3/templates",
+            "/volumes",
+            "/secrets",
+            "/snapshots",
+            "/teams",
+            "/api-keys",
+            "/access-tokens",
+            "/nodes",
+            "/events",
             "/process.Process",
             "/filesystem.Filesystem",
             "/files",
@@ -166,7 +174,7 @@ pub(crate) fn nothing_here(apis: &Apis, request: &Request, others: &'static str)
         return (StatusCode::NOT_FOUND, others).into_response();
     };
     off(protocol, &apis.now().setup.config).unwrap_or_else(|| match protocol {
-        Protocol::E2b => e2b::nothing_here(path),
+        Protocol::E2b => e2b::nothing_here(request),
         Protocol::Piston => piston::nothing_here(path),
         other @ Protocol::SandboxFusion => {
             other.error(StatusCode::NOT_FOUND, "there is no such path in this API")
