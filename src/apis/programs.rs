@@ -13,6 +13,7 @@ use isolator_pool::error_chain::error_chain;
 use isolator_pool::pool::CheckoutError;
 use isolator_pool::pool::admission::{AdmissionError, Client};
 use isolator_pool::pool::pools::ExecuteError;
+use isolator_pool::pool::session::SessionError;
 use isolator_pool::run::RunError;
 use isolator_pool::run::outcome::{ChangedFile, Status};
 use isolator_pool::run::output::Watch;
@@ -42,7 +43,7 @@ pub(super) const MAX_BODY: usize = 32 << 20;
 pub(super) const MARGIN: Duration = Duration::from_secs(1);
 
 /// How the last line of standard error begins that says why a program ended.
-const CAUSE: &str = "[isolator] ";
+pub(super) const CAUSE: &str = "[isolator] ";
 
 /// The exit code of a program that was not run, as shells have it.
 const NOT_RUN: i32 = 126;
@@ -427,6 +428,7 @@ pub(super) fn unserved(error: CallError, names: &ArgumentNames) -> Unserved {
             Unserved::Invalid(InvalidArgument::new(names.code, chain))
         }
         CallError::Sandbox(ExecuteError::Admission(busy))
+        | CallError::Session(SessionError::Admission(busy))
         | CallError::NotOpened(OpenFailure::Open(ExecuteError::Admission(busy))) => {
             Unserved::Busy(chain, seconds(&busy))
         }

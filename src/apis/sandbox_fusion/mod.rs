@@ -1,5 +1,6 @@
 //! The API of SandboxFusion, which trainers use to compute rewards: a program in a request, or cells that run one after the other.
 
+mod jupyter;
 mod languages;
 mod run_code;
 
@@ -42,9 +43,10 @@ const CLIENT_GRACE: Duration = Duration::from_secs(10);
 
 /// Its paths.
 pub(super) fn route(apis: &Apis) -> Router {
-    let run_code = post(run_code::run_code);
+    let (run_code, run_jupyter) = (post(run_code::run_code), post(jupyter::run_jupyter));
     Router::new()
         .route("/run_code", run_code::RUN_CODE.observed(apis, run_code))
+        .route("/run_jupyter", jupyter::RUN_JUPYTER.observed(apis, run_jupyter))
         .with_state(apis.clone())
 }
 
@@ -120,10 +122,7 @@ fn fetched(
     let mut found = BTreeMap::new();
     let mut missing = Vec::new();
     for name in wanted {
-        let mut path = below(workdir, name);
-        while let Some(rest) = path.strip_prefix("./") {
-            path = rest.trim_start_matches('/');
-        }
+        let path = normalized(name, workdir);
         let file = files.iter().find(|file| file.path == path);
         match file.and_then(|file| file.content.as_ref()) {
             Some(content) => {
@@ -141,6 +140,15 @@ fn fetched(
         )
     });
     (found, remark)
+}
+
+/// The path of a file below the working directory.
+fn normalized<'p>(name: &'p str, workdir: &str) -> &'p str {
+    let mut path = below(workdir, name);
+    while let Some(rest) = path.strip_prefix("./") {
+        path = rest.trim_start_matches('/');
+    }
+    path
 }
 
 /// The answer to a request that has no result. A client tries again only after 504.
