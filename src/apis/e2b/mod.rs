@@ -18,7 +18,7 @@ use axum::http::uri::Authority;
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 
-use self::error::E2bError;
+use self::error::{E2bError, ErrorKind};
 use self::registry::{Sandbox, Sandboxes};
 use super::Apis;
 use super::access::Caller;
@@ -59,7 +59,12 @@ impl E2b {
         let domain = domain(&now);
         self.check(head, domain)?;
         let sandbox = self.sandboxes.of_data_request(head, domain)?;
-        let caller = self.apis.gate().let_in(head, sandbox.client.clone());
+        let gate = self.apis.gate();
+        if !gate.still_knows(&sandbox.client) {
+            let message = "the owner of this sandbox has no valid token anymore";
+            return Err(E2bError::new(ErrorKind::Unauthenticated, message));
+        }
+        let caller = gate.let_in(head, sandbox.client.clone());
         Ok((sandbox, caller))
     }
 
