@@ -139,3 +139,15 @@ pub(super) fn nothing_here(request: &Request) -> Response {
     E2bError::not_offered(format!("this server does not offer {method} {path}{why}"))
         .into_response()
 }
+
+/// The answer to a path that nothing has, if the host is one of the names below the domain of `apis.e2b`.
+pub(super) fn nothing_at_host(now: &Serving, request: &Request) -> Option<Response> {
+    let domain = domain(now)?;
+    let host = registry::host_of(request.headers(), request.uri())?;
+    if !registry::is_below(host, domain) {
+        return None;
+    }
+    let port = registry::label(host, domain).map(|(port, _)| port);
+    let closed = port.and_then(registry::closed_port);
+    Some(closed.map_or_else(|| nothing_here(request), E2bError::into_response))
+}
