@@ -127,7 +127,7 @@ impl Owned {
         let mut reader = serde_json::Deserializer::from_slice(body);
         let read = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
             let path = error.path().to_string();
-            let field = if path == "." { "the body" } else { &path };
+            let field = if matches!(&*path, "." | "?") { "the body" } else { &path };
             E2bError::invalid(field, error.inner())
         })?;
         reader.end().map_err(|error| E2bError::invalid("the body", error))?;
