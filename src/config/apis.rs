@@ -54,6 +54,11 @@ section! {
         pub domain: Option<String> = None,
         /// Names of templates that sandboxes can be made from, in addition to the names of the languages.
         pub templates: BTreeMap<String, TemplateConfig> = BTreeMap::new(),
+        /// How much a cell can print on standard output and standard error together, in MiB. It is returned whole; a cell that
+        /// prints more is killed.
+        #[serde(rename = "maxOutputMB", with = "Mib")]
+        #[schemars(with = "u64", range(min = 1, max = 64))]
+        pub max_output: ByteSize = ByteSize::mib(10),
         /// The longest timeout of a sandbox. sessions.maxAge bounds it, too.
         // The longest one of E2B's service.
         #[serde(with = "Text")]
