@@ -5,6 +5,7 @@
 
 mod code;
 mod control;
+mod data;
 pub(crate) mod error;
 pub(crate) mod registry;
 mod secret;
@@ -93,6 +94,7 @@ pub(super) fn route(apis: &Apis) -> Router {
     Router::new()
         .merge(control::route(apis, &e2b))
         .merge(code::route(apis, &e2b))
+        .merge(data::route(apis, &e2b))
         .route("/health", HEALTH.observed(apis, get(health).with_state(e2b)))
         .method_not_allowed_fallback(async |request: Request| nothing_here(&request))
 }

@@ -6,6 +6,7 @@ use isolator_runner::wire::{
     self, CloseContext, ContextClosed, Kernel, Kind, OpenContext, Opened, Wanted, WireError,
 };
 
+use super::agent::Hub;
 use super::opening::interpreter_of;
 use super::task::from_failed;
 use super::{Command, KernelCommand, Session, SessionError};
@@ -55,6 +56,7 @@ impl Session {
 /// Starts the kernel of a context.
 pub(super) async fn open(
     sandbox: &mut Sandbox<Armed>,
+    agent: &Hub,
     open: &OpenContext,
 ) -> Result<Opened, SessionError> {
     let message = message(Kind::OpenContext, open)?;
@@ -62,7 +64,7 @@ pub(super) async fn open(
         let report = RunnerReport::<Opened>::read(Kind::Opened, kind, payload)?;
         report.map(Step::Last).ok_or(WireError::Unexpected(kind))
     };
-    match exchange(sandbox, message, OPEN_TIMEOUT, Place::InSession(None), take).await? {
+    match exchange(sandbox, message, OPEN_TIMEOUT, Place::InSession(agent, None), take).await? {
         RunnerReport::Done(opened) => Ok(opened),
         RunnerReport::Failed(failed) => Err(from_failed(&failed)),
     }
@@ -71,6 +73,7 @@ pub(super) async fn open(
 /// Ends the kernel of a context.
 pub(super) async fn close(
     sandbox: &mut Sandbox<Armed>,
+    agent: &Hub,
     context: u32,
 ) -> Result<ContextClosed, SessionError> {
     let message = message(Kind::CloseContext, &CloseContext { context })?;
@@ -78,5 +81,5 @@ pub(super) async fn close(
         Kind::ContextClosed => Ok(Step::Last(wire::parse_message(kind, payload)?)),
         other => Err(WireError::Unexpected(other)),
     };
-    Ok(exchange(sandbox, message, CLOSE_TIMEOUT, Place::InSession(None), take).await?)
+    Ok(exchange(sandbox, message, CLOSE_TIMEOUT, Place::InSession(agent, None), take).await?)
 }

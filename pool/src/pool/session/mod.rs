@@ -5,6 +5,7 @@
 //! thawed, the session has one of the slots for requests.
 
 pub mod agent;
+mod between;
 mod contexts;
 mod done;
 mod end;

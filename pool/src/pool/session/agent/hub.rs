@@ -10,12 +10,13 @@ use isolator_runner::wire::{Kind, WireError};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::Instant;
 
-use super::call::{Call, Heard};
+use super::call::Call;
 use super::error::{AgentLoss, Broken, TooMany};
 use super::messages::{Calls, Open, Queued, State};
 use crate::lock::lock;
 use crate::pool::admission::AdmissionError;
 use crate::pool::session::EndReason;
+use crate::run::exchange::Aside;
 
 /// Bytes for an agent that are on their way. The runner holds twice as much before it kills an agent that does not read.
 const WINDOW: usize = 512 * 1024;
@@ -223,8 +224,40 @@ impl Hub {
         lock(&self.calls).running > 0
     }
 
-    /// Waits until there is something to send to the runner. Ends the agent if it has not answered in time.
-    pub(crate) async fn outgoing(&self) -> Vec<u8> {
+    /// The sandbox has just been thawed.
+    pub(crate) fn thawed(&self) {
+        lock(&self.calls).progress = Instant::now();
+    }
+
+    /// Refuses the calls that have not been sent, because the session does not get a slot.
+    pub(crate) fn refuse(&self, error: &AdmissionError) {
+        let mut calls = lock(&self.calls);
+        calls.break_off(|state| state == State::New, &Broken::NotAdmitted(error.clone()));
+        self.tell(&calls);
+    }
+
+    /// Ends all calls, and refuses others.
+    pub(crate) fn close(&self, reason: EndReason) {
+        let mut calls = lock(&self.calls);
+        calls.break_off(|_| true, &Broken::Ended(reason.clone()));
+        calls.ended.get_or_insert(reason);
+        self.room.close();
+        self.tell(&calls);
+    }
+
+    /// Tells the task of the session whether there are calls, and that something may have changed.
+    fn tell(&self, calls: &Calls) {
+        let has_calls = !calls.open.is_empty();
+        self.is_working
+            .send_if_modified(|is_working| std::mem::replace(is_working, has_calls) != has_calls);
+        self.changed.notify_one();
+    }
+}
+
+#[async_trait::async_trait]
+impl Aside for Hub {
+    /// Ends the agent if it has not answered in time.
+    async fn outgoing(&self) -> Vec<u8> {
         loop {
             let changed = self.changed.notified();
             let late_at = {
@@ -253,12 +286,8 @@ impl Hub {
         }
     }
 
-    /// Takes a frame of the runner. Returns whether it is one of an agent.
-    ///
-    /// # Errors
-    ///
-    /// When the runner has broken the protocol. An agent that does is killed.
-    pub(crate) fn take(&self, kind: Kind, payload: &[u8]) -> Result<bool, WireError> {
+    /// An agent that breaks the protocol is killed.
+    fn take(&self, kind: Kind, payload: &[u8]) -> Result<bool, WireError> {
         if !matches!(kind, Kind::AgentSaid | Kind::AgentEnded) {
             return Ok(false);
         }
@@ -266,35 +295,6 @@ impl Hub {
         let taken = calls.take(kind, payload, Instant::now());
         self.tell(&calls);
         taken.map(|()| true)
-    }
-
-    /// The sandbox has just been thawed.
-    pub(crate) fn thawed(&self) {
-        lock(&self.calls).progress = Instant::now();
-    }
-
-    /// Refuses the calls that have not been sent, because the session does not get a slot.
-    pub(crate) fn refuse(&self, error: &AdmissionError) {
-        let mut calls = lock(&self.calls);
-        calls.break_off(|state| state == State::New, &Broken::NotAdmitted(error.clone()));
-        self.tell(&calls);
-    }
-
-    /// Ends all calls, and refuses others.
-    pub(crate) fn close(&self, reason: EndReason) {
-        let mut calls = lock(&self.calls);
-        calls.break_off(|_| true, &Broken::Ended(reason.clone()));
-        calls.ended.get_or_insert(reason);
-        self.room.close();
-        self.tell(&calls);
-    }
-
-    /// Tells the task of the session whether there are calls, and that something may have changed.
-    fn tell(&self, calls: &Calls) {
-        let has_calls = !calls.open.is_empty();
-        self.is_working
-            .send_if_modified(|is_working| std::mem::replace(is_working, has_calls) != has_calls);
-        self.changed.notify_one();
     }
 }
 

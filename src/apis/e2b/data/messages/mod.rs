@@ -6,6 +6,8 @@ pub(super) mod process;
 
 use serde::Serialize;
 
+use crate::apis::e2b::error::E2bError;
+
 /// A field of a message has a value that can't be used.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{field} {problem}")]
@@ -23,3 +25,9 @@ impl InvalidField {
 /// An answer without fields.
 #[derive(Debug, Serialize)]
 pub(super) struct Empty {}
+
+impl From<InvalidField> for E2bError {
+    fn from(error: InvalidField) -> Self {
+        Self::invalid(error.field, error.problem)
+    }
+}
