@@ -16,6 +16,7 @@
 mod agent;
 pub(crate) mod budget;
 pub(crate) mod command;
+mod contexts;
 mod error;
 mod job;
 mod packages;
