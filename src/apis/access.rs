@@ -68,10 +68,23 @@ impl Gate {
     ///
     /// The refusal.
     pub(crate) fn check(&self, head: &Parts) -> Result<(), Refused> {
+        self.check_named(head, |_| false)
+    }
+
+    /// The same for an API that has names of its own.
+    ///
+    /// # Errors
+    ///
+    /// The refusal.
+    pub(crate) fn check_named(
+        &self,
+        head: &Parts,
+        is_own: impl Fn(&Authority) -> bool,
+    ) -> Result<(), Refused> {
         let host = head.headers.get(HOST).and_then(|host| host.to_str().ok());
         let host = host.ok_or(Refused::NoHost)?;
         // One that is no host was refused before.
-        let is_allowed = |host: &Authority| self.rules.get().allow_host(host);
+        let is_allowed = |host: &Authority| is_own(host) || self.rules.get().allow_host(host);
         if !host.parse::<Authority>().is_ok_and(|host| is_allowed(&host)) {
             return Err(Refused::Host(host.chars().take(100).collect()));
         }

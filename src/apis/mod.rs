@@ -5,6 +5,7 @@
 
 pub(crate) mod access;
 mod e2b;
+pub(crate) mod operation;
 
 use std::sync::Arc;
 
@@ -69,6 +70,14 @@ const PATHS: [(Protocol, &[&str]); 3] = [
             "/templates",
             "/v2/templates",
             "/v3/templates",
+            "/volumes",
+            "/secrets",
+            "/snapshots",
+            "/teams",
+            "/api-keys",
+            "/access-tokens",
+            "/nodes",
+            "/events",
             "/process.Process",
             "/filesystem.Filesystem",
             "/files",
@@ -149,7 +158,7 @@ pub(crate) fn nothing_here(apis: &Apis, request: &Request, others: &'static str)
         return (StatusCode::NOT_FOUND, others).into_response();
     };
     off(protocol, &apis.now().setup.config).unwrap_or_else(|| match protocol {
-        Protocol::E2b => e2b::nothing_here(path),
+        Protocol::E2b => e2b::nothing_here(request),
         other => other.error(StatusCode::NOT_FOUND, "there is no such path in this API"),
     })
 }

@@ -125,7 +125,8 @@ impl Server {
     /// Everything that serves requests which begin now.
     pub(crate) fn serving(&self) -> Serving {
         let now = self.now.get();
-        Serving { calls: now.answers.calls().clone(), setup: now.setup.clone() }
+        let (calls, setup) = (now.answers.calls().clone(), now.setup.clone());
+        Serving { calls, setup, operations: Arc::clone(&self.operations) }
     }
 
     /// Lets the calls of commands end that only hold a session, because the server stops.
