@@ -5,6 +5,7 @@ use std::time::Duration;
 use isolator_pool::pool::counts::Failure;
 use isolator_pool::pool::pools::ExecuteError;
 use isolator_pool::pool::session::SessionError;
+use isolator_pool::pool::session::agent::AgentError;
 use isolator_pool::run::RunError;
 
 use crate::duration;
@@ -56,6 +57,9 @@ pub(crate) enum CallError {
     /// The step has no outcome, and the session goes on.
     #[error(transparent)]
     Session(SessionError),
+    /// A process or file of a session could not be used.
+    #[error(transparent)]
+    Agent(AgentError),
     #[error("the session is gone: {}", .0.why)]
     SessionGone(Box<Gone>),
 }
@@ -109,6 +113,7 @@ impl CallError {
             | Self::PackagesComing { .. }
             | Self::NoVerdict(_)
             | Self::NotOpened(_)
+            | Self::Agent(_)
             | Self::Session(_) => "error",
         }
     }
@@ -138,9 +143,11 @@ impl CallError {
                 ),
                 ExecuteError::Session(_) | ExecuteError::Aborted => false,
             },
-            Self::NoVerdict(_) | Self::NotOpened(_) | Self::Session(_) | Self::SessionGone(_) => {
-                false
-            }
+            Self::NoVerdict(_)
+            | Self::NotOpened(_)
+            | Self::Session(_)
+            | Self::Agent(_)
+            | Self::SessionGone(_) => false,
         }
     }
 

@@ -8,11 +8,15 @@
 //! arguments ([`job`]), serves that, and says the status to the audit log. [`Calls::serve`] serves a job ([`serve`], and
 //! [`sessions`] for those of sessions): policies, packages, the run, and what went wrong, once for all kinds of jobs.
 //!
+//! A client can also use a session like a machine, with processes and files ([`agent`]).
+//!
 //! [`Calls::serve_command`] serves a call of a command, in its own process or in a server: it makes a job with
 //! [`crate::request::resolve`], changes what only commands can ask for, and serves that ([`command`]).
 
+mod agent;
 pub(crate) mod budget;
 pub(crate) mod command;
+mod contexts;
 mod error;
 mod job;
 mod packages;
@@ -39,6 +43,7 @@ use crate::request::understand::given::Given;
 use crate::sessions::Sessions;
 use crate::traces::Traces;
 
+pub(crate) use agent::SentFile;
 pub(crate) use error::CallError;
 pub(crate) use job::Job;
 pub(crate) use served::Served;

@@ -1,6 +1,6 @@
 //! The section `apis`: the APIs of other systems.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -52,7 +52,8 @@ section! {
         /// Domain under which each port of a sandbox has a name, for SDKs that are given E2B_DOMAIN: with "sandbox.example", its
         /// own name, api.sandbox.example and all names of the form 49983-ID.sandbox.example must lead to this server.
         pub domain: Option<String> = None,
-        /// Names of templates that sandboxes can be made from, in addition to the names of the languages.
+        /// Names of templates that sandboxes can be made from, in addition to the names of the languages. Those that clients
+        /// name by default, base and code-interpreter-v1, are Python unless they are set.
         pub templates: BTreeMap<String, TemplateConfig> = BTreeMap::new(),
         /// The longest timeout of a sandbox. sessions.maxAge bounds it, too.
         // The longest one of E2B's service.
@@ -73,7 +74,18 @@ pub struct TemplateConfig {
     pub packages: Vec<String>,
 }
 
+/// The templates that E2B's clients name unless they are given one, and their language.
+const USUAL_TEMPLATES: [&str; 2] = ["base", "code-interpreter-v1"];
+const USUAL_LANGUAGE: &str = "python";
+
 impl ApisConfig {
+    /// The languages of the templates of E2B, whose sandboxes have a home and a writable root unless the language says otherwise.
+    pub(super) fn languages_of_templates(&self) -> BTreeSet<&str> {
+        let set = self.e2b.iter().flat_map(|e2b| e2b.templates.values());
+        let usual = self.e2b.iter().filter(|e2b| e2b.missing_templates().next().is_some());
+        set.map(|template| &*template.language).chain(usual.map(|_| USUAL_LANGUAGE)).collect()
+    }
+
     /// Whether a client may send many programs at once.
     pub fn have_batches(&self) -> bool {
         self.sandbox_fusion.is_some() || self.piston.is_some()
@@ -90,6 +102,9 @@ impl ApisConfig {
                 api.check(&format!("apis.{name}"), check);
             }
         }
+        if let Some(e2b) = &mut self.e2b {
+            e2b.add_usual_templates(languages);
+        }
         for (name, template) in self.e2b.iter().flat_map(|e2b| &e2b.templates) {
             if !languages.contains_key(&template.language) {
                 let names: Vec<_> = languages.keys().map(String::as_str).collect();
@@ -99,6 +114,23 @@ impl ApisConfig {
                     names.join(", ")
                 );
                 check.problem(format!("apis.e2b.templates.{name}.language"), message);
+            }
+        }
+    }
+}
+
+impl E2bConfig {
+    /// The usual templates that are not set.
+    fn missing_templates(&self) -> impl Iterator<Item = &'static str> {
+        USUAL_TEMPLATES.into_iter().filter(|name| !self.templates.contains_key(*name))
+    }
+
+    /// Adds the usual templates, if there is their language.
+    fn add_usual_templates(&mut self, languages: &BTreeMap<String, Arc<Language>>) {
+        if languages.contains_key(USUAL_LANGUAGE) {
+            for name in self.missing_templates().collect::<Vec<_>>() {
+                let (language, packages) = (USUAL_LANGUAGE.to_owned(), Vec::new());
+                self.templates.insert(name.to_owned(), TemplateConfig { language, packages });
             }
         }
     }
@@ -134,6 +166,39 @@ mod tests {
         assert!(null.apis.piston.is_none() && null.apis.e2b.is_some());
         let on = parse(r#"{"apis": {"sandboxFusion": {}}}"#).unwrap();
         assert_eq!(on.apis.sandbox_fusion.unwrap().max_output.as_mib(), 10);
+    }
+
+    #[test]
+    fn usual_templates_are_python_whose_sandboxes_have_a_home() {
+        use isolator_pool::engine::{RootAccess, USER_HOME};
+
+        let open = |text: &str| -> Vec<String> {
+            let config = parse(text).unwrap();
+            let open = config.languages.values().filter(|it| it.sandbox.root == RootAccess::Open);
+            open.map(|language| language.name.clone()).collect()
+        };
+        let none: [&str; 0] = [];
+        assert_eq!(open("{}"), none);
+        assert_eq!(open(r#"{"apis": {"piston": {}}}"#), none);
+        assert_eq!(open(r#"{"apis": {"e2b": {}}}"#), ["python"]);
+        let own = r#"{"apis": {"e2b": {"templates": {"node": {"language": "javascript"}}}}}"#;
+        assert_eq!(open(own), ["javascript", "python"]);
+        let other = r#"{"apis": {"e2b": {"templates":
+            {"base": {"language": "go"}, "code-interpreter-v1": {"language": "go"}}}}}"#;
+        assert_eq!(open(other), ["go"]);
+        let refused =
+            r#"{"apis": {"e2b": {}}, "languageSettings": {"python": {"writableRoot": false}}}"#;
+        assert_eq!(open(refused), none);
+
+        let config = parse(r#"{"apis": {"e2b": {}}}"#).unwrap();
+        let python = &config.languages["python"];
+        assert_eq!((&*python.sandbox.workdir, &*python.env["HOME"]), (USER_HOME, USER_HOME));
+        let templates = config.apis.e2b.unwrap().templates;
+        let names: Vec<_> = templates.iter().map(|(name, it)| (&**name, &*it.language)).collect();
+        assert_eq!(names, [("base", "python"), ("code-interpreter-v1", "python")]);
+        let without =
+            r#"{"apis": {"e2b": {}}, "languageSettings": {"python": {"enabled": false}}}"#;
+        assert!(parse(without).unwrap().apis.e2b.unwrap().templates.is_empty());
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use isolator_pool::OutputLimits;
 use isolator_pool::engine::limits::{ByteSize, CpuShare, FixedLimits, Resources};
-use isolator_pool::engine::{Image, SandboxSpec};
+use isolator_pool::engine::{Image, RootAccess, SandboxSpec};
 use isolator_pool::pool::admission::AdmissionLimits;
 use isolator_pool::pool::pools::PoolsLimits;
 use serde_json::{Value, json};
@@ -211,7 +211,9 @@ impl Config {
         self.prompts = check.directory.join(&self.prompts_dir).components().collect();
         let common = json!(self);
         let template = self.template(check);
-        let languages = language::build(&mut self.language_settings, &common, &template, check);
+        let open = self.apis.languages_of_templates();
+        let languages =
+            language::build(&mut self.language_settings, &common, (&template, &open), check);
         self.languages = languages;
         self.pool.check(check);
         self.limits.check(self.default_timeout, &self.languages, check);
@@ -269,7 +271,10 @@ impl Config {
             user: (1000, 1000),
             network: network.clone(),
             cap_drop: self.default_cap_drop.clone(),
-            readonly_root: self.default_read_only_rootfs,
+            root: match self.default_read_only_rootfs {
+                true => RootAccess::ReadOnly,
+                false => RootAccess::ModesOfImage,
+            },
             runtime: self.engine.runtime.clone(),
             preload: None,
             packages: None,

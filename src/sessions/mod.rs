@@ -1,5 +1,6 @@
 //! The sessions of all clients: their handles, their bounds, and records of those that are gone.
 
+pub(crate) mod contexts;
 pub(crate) mod gone;
 pub(crate) mod journal;
 mod lifetime;
@@ -20,6 +21,7 @@ use isolator_pool::pool::session::{EndReason, Session, SessionRequest};
 use serde::Serialize;
 use tokio::time::Instant;
 
+use self::contexts::Contexts;
 use self::gone::{Gone, Why};
 use self::journal::Journal;
 use self::lifetime::Lifetime;
@@ -171,6 +173,7 @@ impl Sessions {
             used: Mutex::new(Instant::now()),
             calls: AtomicUsize::new(0),
             is_held: AtomicBool::new(false),
+            contexts: Contexts::new(),
             step: Mutex::new(None),
         });
         let in_use = InUse::new(Arc::clone(&open));

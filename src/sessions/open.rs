@@ -12,6 +12,7 @@ use isolator_pool::pool::session::Session;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::contexts::Contexts;
 use super::journal::Journal;
 use super::lifetime::{Lifetime, NextEnd};
 use crate::config::{Config, Language};
@@ -34,6 +35,8 @@ pub(crate) struct OpenSession {
     pub config: Arc<Config>,
     /// The steps that it has run.
     pub journal: Mutex<Journal>,
+    /// Its contexts, for clients that use several.
+    pub contexts: Contexts,
     /// How long it can be unused, if it has no deadline.
     pub idle_timeout: Duration,
     /// When it ends.

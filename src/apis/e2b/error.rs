@@ -10,6 +10,7 @@ use axum::response::{IntoResponse, Response};
 use isolator_pool::pool::counts::Failure;
 use isolator_pool::pool::pools::ExecuteError;
 use isolator_pool::pool::session::SessionError;
+use isolator_pool::pool::session::agent::AgentError;
 use serde_json::json;
 
 use crate::calls::CallError;
@@ -179,6 +180,7 @@ impl E2bError {
                 kind_of_execution(error)
             }
             CallError::Session(error) => kind_of_session(error),
+            CallError::Agent(error) => kind_of_agent(error),
             CallError::NoVerdict(_) | CallError::NotOpened(_) => ErrorKind::Internal,
         };
         let message = match &error {
@@ -195,6 +197,14 @@ impl E2bError {
             error => error.to_string(),
         };
         Self::new(kind_of_session(&error), message).caused_by(error)
+    }
+
+    /// The error of a session's agent.
+    pub(crate) fn of_agent(error: AgentError) -> Self {
+        match error {
+            AgentError::Session(error) => Self::of_session(error),
+            error => Self::new(kind_of_agent(&error), error.to_string()).caused_by(error),
+        }
     }
 
     /// The body of an error on the control plane, for files and for code.
@@ -233,6 +243,29 @@ fn kind_of_execution(error: &ExecuteError) -> ErrorKind {
         Failure::Busy | Failure::ImageComing | Failure::Stopping => ErrorKind::Busy,
         Failure::SessionBusy => ErrorKind::Exhausted,
         Failure::NoSandbox | Failure::Sandbox | Failure::Cancelled => ErrorKind::Internal,
+    }
+}
+
+fn kind_of_agent(error: &AgentError) -> ErrorKind {
+    match error {
+        AgentError::NotFound(_) | AgentError::NoProcess(_) => ErrorKind::NotFound,
+        AgentError::IsFolder(_)
+        | AgentError::NotFolder(_)
+        | AgentError::NotFile(_)
+        | AgentError::TooLong { .. }
+        | AgentError::NoSignal(_)
+        | AgentError::NotStarted { .. }
+        | AgentError::System { .. } => ErrorKind::Invalid,
+        AgentError::Exists(_) => ErrorKind::Exists,
+        AgentError::NotEmpty(_) | AgentError::NoInput(_) | AgentError::NoTerminal(_) => {
+            ErrorKind::Conflict
+        }
+        AgentError::NoSpace(_) => ErrorKind::NoSpace,
+        AgentError::Denied(_) => ErrorKind::Denied,
+        AgentError::TooMany(_) | AgentError::Overrun => ErrorKind::Exhausted,
+        AgentError::InputNotRead(_) => ErrorKind::TimedOut,
+        AgentError::Lost(_) => ErrorKind::Internal,
+        AgentError::Session(error) => kind_of_session(error),
     }
 }
 

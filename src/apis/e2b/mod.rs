@@ -4,6 +4,7 @@
 //! a session, so it has its bounds, and is listed with the sessions of its client.
 
 mod control;
+mod data;
 pub(crate) mod error;
 pub(crate) mod registry;
 mod secret;
@@ -81,6 +82,7 @@ pub(super) fn route(apis: &Apis) -> Router {
     let e2b = E2b::new(apis);
     Router::new()
         .merge(control::route(apis, &e2b))
+        .merge(data::route(apis, &e2b))
         .route("/health", HEALTH.observed(apis, get(health).with_state(e2b)))
         .method_not_allowed_fallback(async |request: Request| nothing_here(&request))
 }

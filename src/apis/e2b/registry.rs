@@ -12,6 +12,7 @@ use axum::http::request::Parts;
 use isolator_pool::lock::lock;
 use isolator_pool::pool::admission::Client;
 
+use super::data::OfSandbox;
 use super::error::{E2bError, ErrorKind};
 use super::secret::{FileQuery, Secret, SignatureExpired};
 use crate::sessions::{AtDeadline, InUse, NoSession, Registry};
@@ -51,6 +52,8 @@ pub(crate) struct Sandbox {
     pub id: String,
     pub client: Client,
     pub description: Description,
+    /// The state of requests to its processes and files.
+    pub(super) data: OfSandbox,
     access_token: Secret,
     traffic_token: Secret,
     sessions: Arc<Registry>,
@@ -147,6 +150,7 @@ impl Sandboxes {
             id: session.id.clone(),
             client: session.client.clone(),
             description,
+            data: OfSandbox::default(),
             access_token: Secret::new()?,
             traffic_token: Secret::new()?,
             sessions: Arc::clone(&self.sessions),
