@@ -153,11 +153,15 @@ pub(crate) fn route(apis: &Apis) -> Router {
 
 /// The answer to a path that no interface has. `others` says what there is besides the APIs.
 pub(crate) fn nothing_here(apis: &Apis, request: &Request, others: &'static str) -> Response {
-    let path = request.uri().path();
-    let Some(protocol) = Protocol::of_path(path) else {
+    let now = apis.now();
+    // Programs behind the ports of sandboxes have paths of their own.
+    if let Some(answer) = e2b::nothing_at_host(&now, request) {
+        return answer;
+    }
+    let Some(protocol) = Protocol::of_path(request.uri().path()) else {
         return (StatusCode::NOT_FOUND, others).into_response();
     };
-    off(protocol, &apis.now().setup.config).unwrap_or_else(|| match protocol {
+    off(protocol, &now.setup.config).unwrap_or_else(|| match protocol {
         Protocol::E2b => e2b::nothing_here(request),
         other => other.error(StatusCode::NOT_FOUND, "there is no such path in this API"),
     })

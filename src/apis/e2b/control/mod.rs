@@ -222,7 +222,7 @@ fn listed(session: &OpenSession, sandbox: Option<&Sandbox>) -> Value {
         "diskSizeMB": limits.workspace.as_mib() + limits.tmp.as_mib(),
         "state": if session.is_paused() { "paused" } else { "running" },
         "envdVersion": ENVD_VERSION,
-        "metadata": sandbox.map(|it| &it.description.metadata),
+        "metadata": sandbox.map_or_else(|| json!({}), |it| json!(it.description.metadata)),
     })
 }
 
