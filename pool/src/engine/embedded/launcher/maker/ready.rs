@@ -184,7 +184,8 @@ fn root(root: &Root, has_large_pages: bool) -> io::Result<OwnedFd> {
     })
 }
 
-/// The upper layer is mounted where the overlay finds it, but no longer than that takes. The overlay keeps it.
+/// The upper layer is mounted where the overlay finds it, but no longer than that takes. The overlay keeps it. If the kernel
+/// refused to unmount one, it goes before the next one comes.
 fn writable_root(
     lower: &CStr,
     layer: WritableLayer,
@@ -201,6 +202,7 @@ fn writable_root(
     for directory in [c"upper", c"work"] {
         mkdirat(&memory, directory, Mode::from_raw_mode(0o755))?;
     }
+    while unmount(LAYER, UnmountFlags::DETACH).is_ok() {}
     let point = open(LAYER, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     mounting::place(&memory, &point)?;
     let options = [
@@ -242,7 +244,7 @@ const NODES: [(&CStr, u32, u32); 6] = [
 ];
 
 /// The names of all devices, whose paths in the machine are the same.
-pub(super) const DEVICES: [(&CStr, &CStr); 6] = [
+pub(in super::super) const DEVICES: [(&CStr, &CStr); 6] = [
     (c"null", c"/dev/null"),
     (c"zero", c"/dev/zero"),
     (c"full", c"/dev/full"),
