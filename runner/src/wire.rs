@@ -37,10 +37,11 @@ pub use self::bounds::{Bounds, OutputLimits, WantedFiles};
 pub use self::decoder::FrameDecoder;
 pub use self::kind::Kind;
 pub use self::session::{
-    Cell, CellEnd, CellEnded, CellRun, Kernel, Listed, NoCheckpoint, Occasion, Opened, Read,
-    ReadEnded, ReadError, Rewind, Rewound, Session, Shown,
+    Cell, CellEnd, CellEnded, CellRun, CloseContext, ContextClosed, Kernel, Listed, NoCheckpoint,
+    Occasion, OpenContext, Opened, Read, ReadEnded, ReadError, Rewind, Rewound, Session, Shown,
 };
 
+pub mod agent;
 mod bounds;
 mod decoder;
 mod kind;
@@ -50,7 +51,7 @@ pub mod session;
 pub const RUNNER_ENDED: u8 = 70;
 
 /// Version of the protocol, sent by the runner in [`Ready`]. The server refuses any other.
-pub const VERSION: u32 = 12;
+pub const VERSION: u32 = 13;
 
 /// Longest payload of a frame, in bytes.
 pub const MAX_PAYLOAD: usize = 1 << 20;

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use crate::commands::{print_to_stderr, say};
-use crate::transport::http::Token;
+use crate::web::Token;
 
 /// Arguments of `isolator token`.
 #[derive(Debug, Args)]

@@ -201,7 +201,7 @@ fn touched_limits(outcome: &Outcome, context: &Context<'_>) -> Vec<String> {
     }
     for disk in &outcome.full_disks {
         let size = match disk.as_str() {
-            "/tmp" => limits.tmp,
+            "/tmp" | "/" => limits.tmp,
             "/dev/shm" => limits.shm,
             _ => limits.workspace,
         };

@@ -209,6 +209,15 @@ async def look(folder):
     writable = configuration(folder, languageSettings=_languages(), defaultReadOnlyRootfs=False)
     async with isolator(folder, "stdio-auto", writable) as server:
         seen["a program with a writable root"] = await _program(server.client, LOOK)
+    folder = folder / "home"
+    folder.mkdir()
+    with_home = _languages(writableRoot=True, preload={"modules": []})
+    async with isolator(folder, "stdio-auto", configuration(folder, languageSettings=with_home)) as server:
+        seen["a program with a home"] = await _program(server.client, LOOK)
+        tools = await session_calls.Tools.of(server.client)
+        async with session_calls.opened(tools) as session:
+            cell = await session.cell(LOOK)
+            seen["a cell with a home"] = _relative(json.loads(cell["stdout"]))
     seen["a program without root"] = await anyio.to_thread.run_sync(_rootless_program)
     return seen
 

@@ -16,6 +16,8 @@ PROGRAMS = [
     "a program in a fork of a template",
     "a program in an interpreter that waited",
     "a program with a writable root",
+    "a program with a home",
+    "a cell with a home",
     "a program without root",
     "a cell of a session",
     "a command of a session",
@@ -84,7 +86,10 @@ def expected(way, topic):
         rows = {path: row for path, row in rows.items() if path not in READ_ONLY or Path(path).exists()}
         if way != "a program without root":
             rows |= TABLE[version()]["mounts"]
+    if "with a home" in way:
+        rows |= TABLE["a home"].get(topic, {})
     rows |= TABLE.get(way, {}).get(topic, {})
+    rows = {name: row for name, row in rows.items() if row != "not there"}
     if topic == "mounts":
         rows |= {path: EMPTY if Path(path).is_dir() else rows.get("/dev/null", NULL) for path in HIDDEN if Path(path).exists()}
     return rows

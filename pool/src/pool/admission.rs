@@ -156,6 +156,11 @@ impl Admitted {
         self.resting = Some((number, wanted));
     }
 
+    /// Whether it rests.
+    pub(crate) fn is_resting(&self) -> bool {
+        self.resting.is_some()
+    }
+
     /// Uses the slot again.
     pub(crate) fn work(&mut self) {
         if let Some((number, _)) = self.resting.take() {

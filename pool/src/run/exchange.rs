@@ -104,14 +104,30 @@ pub(crate) struct Signals<'a> {
     pub(crate) gone: &'a CancellationToken,
     /// Interrupts the cell.
     pub(crate) interrupt: &'a Notify,
+    /// The same, from its own caller.
+    pub(crate) also: Option<&'a Notify>,
 }
 
 /// The place of an exchange in the life of a sandbox.
 pub(crate) enum Place<'a> {
     /// A run, or the opening of a session: the first exchange with its runner.
     First,
-    /// In an open session, whose runner reports in between that it rests.
-    InSession(Option<Signals<'a>>),
+    /// In an open session, whose runner reports in between that it rests, and passes on the messages of the agent.
+    InSession(&'a dyn Aside, Option<Signals<'a>>),
+}
+
+/// Messages that are no part of an exchange, and go on during it.
+#[async_trait::async_trait]
+pub(crate) trait Aside: Send + Sync {
+    /// Waits until there is something to send.
+    async fn outgoing(&self) -> Vec<u8>;
+
+    /// Takes a frame. Returns whether it was for this, and not for the exchange.
+    ///
+    /// # Errors
+    ///
+    /// When the runner has broken the protocol.
+    fn take(&self, kind: Kind, payload: &[u8]) -> Result<bool, WireError>;
 }
 
 /// Sends a message and reads frames at the same time: a runner that reports a failure half-way stops reading, and one whose frames
@@ -124,9 +140,9 @@ pub(crate) async fn exchange<T>(
     place: Place<'_>,
     mut take: impl FnMut(Kind, &[u8]) -> Result<Step<T>, WireError>,
 ) -> Result<T, ExchangeError> {
-    let (is_in_session, signals) = match place {
-        Place::First => (false, None),
-        Place::InSession(signals) => (true, signals),
+    let (aside, signals) = match place {
+        Place::First => (None, None),
+        Place::InSession(aside, signals) => (Some(aside), signals),
     };
     let engine = Arc::clone(&sandbox.engine);
     let name = sandbox.lease.name().clone();
@@ -141,13 +157,14 @@ pub(crate) async fn exchange<T>(
     // A runner that has answered is not frozen.
     let (mut has_answered, mut was_checked) = (false, false);
     let (mut has_started, mut is_cancelled) = (false, false);
+    let mut outgoing = std::pin::pin!(outgoing(aside));
     let mut deadline = std::pin::pin!(tokio::time::sleep(timeout));
     let error = loop {
         tokio::select! {
             frame = receiver.next() => {
                 let (kind, payload) = match frame {
                     // It belongs to the exchange before this one.
-                    Some(Ok((Kind::Resting, _))) if is_in_session => continue,
+                    Some(Ok((Kind::Resting, _))) if aside.is_some() => continue,
                     Some(Ok(frame)) => frame,
                     // A broken stream counts as closed; the caller checks whether the sandbox is still there.
                     Some(Err(ConnectionError::Engine(error))) => {
@@ -158,6 +175,11 @@ pub(crate) async fn exchange<T>(
                     Some(Err(error)) => return Err(error.into()),
                 };
                 has_answered = true;
+                if let Some(aside) = aside
+                    && aside.take(kind, &payload).map_err(ConnectionError::from)?
+                {
+                    continue;
+                }
                 match take(kind, &payload).map_err(ConnectionError::from)? {
                     Step::Last(last) => return Ok(last),
                     Step::Started(timeout) if !has_started => {
@@ -189,6 +211,10 @@ pub(crate) async fn exchange<T>(
             () = interrupted(&signals), if sender.is_empty() => {
                 sender.push(wire::header(Kind::Interrupt, 0).to_vec());
             }
+            message = &mut outgoing, if sender.is_empty() => {
+                sender.push(message);
+                outgoing.set(self::outgoing(aside));
+            }
             () = &mut deadline => break ExchangeError::Late,
         }
     };
@@ -206,8 +232,19 @@ async fn gone(signals: &Option<Signals<'_>>) {
     }
 }
 
+async fn outgoing(aside: Option<&dyn Aside>) -> Vec<u8> {
+    match aside {
+        Some(aside) => aside.outgoing().await,
+        None => std::future::pending().await,
+    }
+}
+
 async fn interrupted(signals: &Option<Signals<'_>>) {
     match signals {
+        Some(Signals { interrupt, also: Some(also), .. }) => tokio::select! {
+            () = interrupt.notified() => {}
+            () = also.notified() => {}
+        },
         Some(signals) => signals.interrupt.notified().await,
         None => std::future::pending().await,
     }

@@ -24,7 +24,16 @@ pub(crate) type Frame = (Kind, Vec<u8>);
 /// An open stream to a runner.
 pub(crate) struct Connection {
     input: Box<dyn AsyncWrite + Send + Unpin>,
+    unsent: Unsent,
     frames: mpsc::Receiver<Result<Frame, ConnectionError>>,
+}
+
+/// Bytes that are still to be sent.
+#[derive(Default)]
+struct Unsent {
+    message: Vec<u8>,
+    /// Bytes of the message that were written.
+    sent: usize,
 }
 
 /// Why the stream to a runner failed.
@@ -62,7 +71,7 @@ impl Connection {
             drop(sender);
             on_close();
         });
-        let mut connection = Self { input, frames };
+        let mut connection = Self { input, unsent: Unsent::default(), frames };
         let ready: Ready = connection.expect(Kind::Ready).await?;
         if ready.version != VERSION {
             return Err(ConnectionError::Version(ready.version));
@@ -99,9 +108,10 @@ impl Connection {
         self.frames.is_closed()
     }
 
-    /// Splits into the two halves, which an exchange uses at the same time.
+    /// Splits into the two halves, which an exchange uses at the same time. A message that was not sent as a whole stays in the
+    /// connection, and goes on the next time.
     pub(crate) fn split(&mut self) -> (Sender<'_>, Receiver<'_>) {
-        let sender = Sender { input: &mut self.input, message: Vec::new(), sent: 0 };
+        let sender = Sender { input: &mut self.input, unsent: &mut self.unsent };
         (sender, Receiver(&mut self.frames))
     }
 }
@@ -109,23 +119,22 @@ impl Connection {
 /// The sending half, with the bytes that are still to be sent.
 pub(crate) struct Sender<'a> {
     input: &'a mut (dyn AsyncWrite + Send + Unpin),
-    message: Vec<u8>,
-    /// Bytes of the message that were written.
-    sent: usize,
+    unsent: &'a mut Unsent,
 }
 
 impl Sender<'_> {
     /// Whether everything was sent.
     pub(crate) fn is_empty(&self) -> bool {
-        self.message.is_empty()
+        self.unsent.message.is_empty()
     }
 
     /// Adds a message to the bytes that are to be sent.
     pub(crate) fn push(&mut self, mut message: Vec<u8>) {
-        if self.message.is_empty() {
-            self.message = message;
+        let Unsent { message: unsent, .. } = self.unsent;
+        if unsent.is_empty() {
+            *unsent = message;
         } else {
-            self.message.append(&mut message);
+            unsent.append(&mut message);
         }
     }
 
@@ -135,14 +144,15 @@ impl Sender<'_> {
             // A stream that broke while sending says why on the way back.
             tracing::debug!(%error, "a message could not be sent");
         }
-        (self.message, self.sent) = (Vec::new(), 0);
+        *self.unsent = Unsent::default();
     }
 
     async fn write(&mut self) -> std::io::Result<()> {
-        while self.sent < self.message.len() {
-            match self.input.write(&self.message[self.sent..]).await? {
+        let Unsent { message, sent } = &mut *self.unsent;
+        while *sent < message.len() {
+            match self.input.write(&message[*sent..]).await? {
                 0 => return Err(std::io::ErrorKind::WriteZero.into()),
-                count => self.sent += count,
+                count => *sent += count,
             }
         }
         self.input.flush().await

@@ -32,6 +32,14 @@ pub enum Kind {
     List = 11,
     /// Server to runner: a [`Read`].
     Read = 12,
+    /// Server to runner: the number of an agent in four bytes, and bytes of its [messages](agent). The next agent is started by it.
+    Agent = 13,
+    /// Server to runner: kill the agent with the number in these four bytes.
+    EndAgent = 14,
+    /// Server to runner: an [`OpenContext`].
+    OpenContext = 15,
+    /// Server to runner: a [`CloseContext`].
+    CloseContext = 16,
     /// Runner to server: a [`Ready`].
     Ready = 64,
     /// Runner to server: bytes that the program wrote to its standard output.
@@ -70,6 +78,12 @@ pub enum Kind {
     ReadEnded = 81,
     /// Runner to server: everything is ready for the next cell, so the sandbox can be frozen.
     Resting = 82,
+    /// Runner to server: the number of an agent in four bytes, and bytes of its [messages](agent).
+    AgentSaid = 83,
+    /// Runner to server: an [`AgentEnded`](agent::AgentEnded).
+    AgentEnded = 84,
+    /// Runner to server: a [`ContextClosed`].
+    ContextClosed = 85,
 }
 
 impl TryFrom<u8> for Kind {
@@ -89,6 +103,10 @@ impl TryFrom<u8> for Kind {
             10 => Self::Rewind,
             11 => Self::List,
             12 => Self::Read,
+            13 => Self::Agent,
+            14 => Self::EndAgent,
+            15 => Self::OpenContext,
+            16 => Self::CloseContext,
             64 => Self::Ready,
             65 => Self::Stdout,
             66 => Self::Stderr,
@@ -108,6 +126,9 @@ impl TryFrom<u8> for Kind {
             80 => Self::Listed,
             81 => Self::ReadEnded,
             82 => Self::Resting,
+            83 => Self::AgentSaid,
+            84 => Self::AgentEnded,
+            85 => Self::ContextClosed,
             other => return Err(WireError::UnknownKind(other)),
         })
     }

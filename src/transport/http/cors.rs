@@ -14,8 +14,8 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use tower_http::cors::{AllowOrigin, CorsLayer};
 
-use super::rules::Rules;
 use crate::current::Current;
+use crate::web::Rules;
 
 /// The headers of requests: those of all protocol revisions, and of streams that are resumed.
 const SENT: [HeaderName; 8] = [

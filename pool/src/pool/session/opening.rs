@@ -4,11 +4,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use isolator_runner::wire::{self, Failed, FailedCause, Kernel, Kind, Opened, WireError};
+use isolator_runner::wire::{
+    self, Failed, FailedCause, Interpreter, Kernel, Kind, Opened, WireError,
+};
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::agent::Hub;
 use super::task::{FREEZE_AFTER, Held, Task};
 use super::{EndReason, LossError, OpenedSession, Session, SessionError, SessionRequest, State};
 use crate::pool::Shared;
@@ -82,6 +85,7 @@ pub(crate) fn begin(
     // Only the call that has the turn sends, so there is at most one.
     let (commands, received) = mpsc::channel(1);
     let turn = Arc::new(Semaphore::new(1));
+    let agent = Arc::new(Hub::new());
     let task = Task {
         shared: Arc::clone(shared),
         admission: slot.admission.clone(),
@@ -89,6 +93,7 @@ pub(crate) fn begin(
         abort,
         state: Arc::clone(&state),
         turn: Arc::clone(&turn),
+        agent: Arc::clone(&agent),
         cells: 0,
         awake_until: Instant::now() + FREEZE_AFTER,
         is_resting: false,
@@ -96,13 +101,8 @@ pub(crate) fn begin(
         memory_limit: limit,
     };
     shared.tasks.spawn(task.serve(Held::resting(sandbox, slot), received));
-    let interpreter = request.kernel.as_ref().map(|kernel| {
-        let name = kernel.interpreter.name();
-        match opened.version.filter(|version| is_version(version)) {
-            Some(version) => format!("{name} {version}"),
-            None => name.to_owned(),
-        }
-    });
+    let kernel = request.kernel.as_ref();
+    let interpreter = kernel.map(|kernel| interpreter_of(kernel.interpreter, opened.version));
     Session {
         commands,
         turn,
@@ -111,6 +111,16 @@ pub(crate) fn begin(
         shared: state,
         opened: OpenedSession { interpreter, preloaded: opened.preloaded },
         image,
+        agent,
+    }
+}
+
+/// An interpreter with the version that its kernel says.
+pub(super) fn interpreter_of(interpreter: Interpreter, version: Option<String>) -> String {
+    let name = interpreter.name();
+    match version.filter(|version| is_version(version)) {
+        Some(version) => format!("{name} {version}"),
+        None => name.to_owned(),
     }
 }
 

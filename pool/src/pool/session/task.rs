@@ -6,19 +6,22 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use isolator_runner::wire::{
-    self, Bounds, Cell, CellEnded, Failed, FailedCause, Kind, Read, Rewind, Rewound, WireError,
+    self, Bounds, Cell, CellEnded, Failed, FailedCause, Kind, Opened, Read, Rewind, Rewound,
+    WireError,
 };
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::agent::Hub;
+use super::between::Next;
 use super::done::Begun;
-use super::files;
 use super::output::CellOutput;
 use super::{
     Asked, CellOutcome, CellRequest, CellRun, CellTimes, Command, EndReason, LossError, ProgramEnd,
     SessionError, State,
 };
+use super::{contexts, files};
 use crate::engine::SandboxState;
 use crate::lock::lock;
 use crate::pool::Shared;
@@ -29,19 +32,11 @@ use crate::run::exchange::{
     ExchangeError, Place, RunnerReport, Signals, Step, exchange, message, start_message,
 };
 use crate::run::outcome::Status;
-use crate::sandbox::connection::ConnectionError;
-use crate::sandbox::{Armed, Paused, PausedOrKept, Sandbox};
+use crate::sandbox::{Armed, Paused, Sandbox};
 
 /// Time that a session stays thawed after a cell if no other client wants its slot: the next cell of a conversation often follows at
 /// once, and thawing takes longer than most cells on some engines.
 pub(super) const FREEZE_AFTER: Duration = Duration::from_secs(1);
-
-/// Longest time that a session stays thawed if its runner does not say that it rests.
-const MAX_UNREST: Duration = Duration::from_secs(20);
-
-/// Time until freezing is tried again after it has failed, as it does on a machine that is very busy, and number of tries.
-const FREEZE_AGAIN_AFTER: Duration = Duration::from_secs(5);
-const FREEZE_TRIES: u32 = 12;
 
 /// Longest time from the first byte sent to the start of a cell: its files, a checkpoint, a kernel that does not answer.
 const START_TIMEOUT: Duration = Duration::from_secs(35);
@@ -74,6 +69,8 @@ pub(super) struct Task {
     pub(super) abort: CancellationToken,
     pub(super) state: Arc<State>,
     pub(super) turn: Arc<Semaphore>,
+    /// Calls to its agent.
+    pub(super) agent: Arc<Hub>,
     /// Number of cells so far.
     pub(super) cells: u32,
     /// Until when the sandbox stays thawed if no other client wants its slot.
@@ -96,6 +93,8 @@ impl Drop for Task {
             is_unknown
         });
         self.turn.close();
+        let reason = self.state.ended.borrow().clone();
+        self.agent.close(reason.unwrap_or(EndReason::Closed));
     }
 }
 
@@ -117,79 +116,26 @@ impl Task {
         commands: &mut mpsc::Receiver<Asked>,
     ) -> EndReason {
         loop {
-            let command = match self.next(&mut held, commands).await {
-                Ok(command) => command,
+            let next = match self.next(&mut held, commands).await {
+                Ok(next) => next,
                 Err(reason) => return reason,
             };
-            match self.freeze_or_run(held, command).await {
+            let done = match (next, held) {
+                (Next::Command(asked), held) => self.run_asked(held, asked).await,
+                (Next::Freeze, Held::Awake(sandbox, slot)) => self.freeze(sandbox, slot).await,
+                (Next::Thaw, Held::Frozen(sandbox)) => self.thaw(sandbox).await,
+                (Next::Freeze | Next::Thaw, held) => Ok(held),
+            };
+            match done {
                 Ok(next) => held = next,
                 Err(reason) => return reason,
             }
         }
     }
 
-    /// The next command; `None` if it is time to freeze the sandbox.
-    async fn next(
-        &mut self,
-        held: &mut Held,
-        commands: &mut mpsc::Receiver<Asked>,
-    ) -> Result<Option<Asked>, EndReason> {
-        let (connection, slot) = match held {
-            Held::Awake(sandbox, slot) => (&mut sandbox.connection, Some(&*slot)),
-            Held::Frozen(sandbox) => (&mut sandbox.connection, None),
-        };
-        let is_awake = slot.is_some();
-        let wanted = async {
-            match slot {
-                Some(slot) => slot.wanted().await,
-                None => std::future::pending().await,
-            }
-        };
-        let mut wanted = std::pin::pin!(wanted);
-        let mut is_wanted = false;
-        let (_, mut receiver) = connection.split();
-        let since = Instant::now();
-        loop {
-            let freeze_at = if self.failed_freezes > 0 {
-                since + FREEZE_AGAIN_AFTER
-            } else if !self.is_resting {
-                since + MAX_UNREST
-            } else if is_wanted {
-                since
-            } else {
-                self.awake_until
-            };
-            // Calls that follow each other without a pause would keep the slot from others. A slot that can't be given back is used.
-            let takes_commands = !is_wanted || self.failed_freezes > 0;
-            tokio::select! {
-                biased;
-                () = self.shared.stop.cancelled() => return Err(EndReason::ServerStops),
-                () = &mut wanted, if !is_wanted => is_wanted = true,
-                asked = commands.recv(), if takes_commands => {
-                    return asked.map(Some).ok_or(EndReason::Closed);
-                }
-                frame = receiver.next() => match frame {
-                    Some(Ok((Kind::Resting, _))) => self.is_resting = true,
-                    Some(Ok((kind, _))) => {
-                        let error = ConnectionError::from(WireError::Unexpected(kind));
-                        return Err(EndReason::lost(error));
-                    }
-                    Some(Err(error)) => return Err(EndReason::lost(error)),
-                    None => return Err(EndReason::lost(LossError::BetweenCalls)),
-                },
-                () = tokio::time::sleep_until(freeze_at), if is_awake => return Ok(None),
-            }
-        }
-    }
-
-    /// Runs a command, or freezes the sandbox if there is none.
-    async fn freeze_or_run(&mut self, held: Held, asked: Option<Asked>) -> Result<Held, EndReason> {
-        let Some(Asked { command, gone, turn: _turn }) = asked else {
-            return match held {
-                Held::Awake(sandbox, slot) => self.freeze(sandbox, slot).await,
-                frozen @ Held::Frozen(_) => Ok(frozen),
-            };
-        };
+    /// Runs a command.
+    async fn run_asked(&mut self, held: Held, asked: Asked) -> Result<Held, EndReason> {
+        let Asked { command, gone, turn: _turn } = asked;
         // The caller has gone away.
         if gone.is_cancelled() {
             return Ok(held);
@@ -218,7 +164,7 @@ impl Task {
         };
         let queue = arrived.elapsed();
         // Other calls seldom follow the reading and listing of files.
-        let is_followed = matches!(command, Command::Cell { .. } | Command::Rewind { .. });
+        let is_followed = !matches!(command, Command::List { .. } | Command::Read { .. });
         if matches!(command, Command::Cell { .. }) {
             self.shared.counts.queue.add(queue);
         }
@@ -240,39 +186,6 @@ impl Task {
             self.awake_until = Instant::now() + FREEZE_AFTER;
         }
         Ok(Held::resting(sandbox, slot))
-    }
-
-    /// Freezes the sandbox, and gives its slot back.
-    async fn freeze(&mut self, sandbox: Sandbox<Armed>, slot: Admitted) -> Result<Held, EndReason> {
-        match sandbox.pause_or_keep().await {
-            Ok(PausedOrKept::Paused(mut frozen)) => {
-                drop(slot);
-                self.state.is_frozen.store(true, Ordering::Relaxed);
-                self.measure(&mut frozen).await;
-                Ok(Held::Frozen(frozen))
-            }
-            Ok(PausedOrKept::Kept(sandbox)) => {
-                self.failed_freezes += 1;
-                if self.failed_freezes < FREEZE_TRIES {
-                    return Ok(Held::Awake(sandbox, slot));
-                }
-                Err(EndReason::lost(LossError::NotFrozen))
-            }
-            Err(error) => Err(EndReason::lost(error)),
-        }
-    }
-
-    /// Measures the memory of a sandbox that was just frozen: threads that go on after the answer of a cell can have taken more.
-    async fn measure(&self, frozen: &mut Sandbox<Paused>) {
-        match frozen.used_memory().await {
-            Ok(None) => {}
-            Ok(Some(memory)) => {
-                self.state.memory.store(memory.min(self.memory_limit), Ordering::Relaxed);
-                self.state.measured.notify_one();
-            }
-            // The memory of its last cell is still a good guess.
-            Err(error) => tracing::debug!(%error, "the memory of a session is not known"),
-        }
     }
 
     /// Runs a command. Returns the end of the session, if the command was its last one.
@@ -303,13 +216,24 @@ impl Task {
             }
             Command::Rewind { cells, done, answer } => {
                 let done = Begun::new(done);
-                let rewound = rewind(sandbox, cells).await;
+                let rewound = rewind(sandbox, &self.agent, cells).await;
                 done.end(&rewound);
                 send(answer, rewound)
             }
-            Command::List { answer } => send(answer, files::list(sandbox).await),
+            Command::List { answer } => send(answer, files::list(sandbox, &self.agent).await),
+            Command::OpenContext { open, answer } => {
+                let opened = contexts::open(sandbox, &self.agent, &open).await;
+                if let Ok(Opened { memory: Some(memory), .. }) = &opened {
+                    self.state.memory.store(*memory.min(&self.memory_limit), Ordering::Relaxed);
+                }
+                send(answer, opened)
+            }
+            Command::CloseContext { context, answer } => {
+                send(answer, contexts::close(sandbox, &self.agent, context).await)
+            }
             Command::Read { path, offset, length, answer } => {
-                send(answer, files::read(sandbox, Read { path, offset, length }).await)
+                let read = Read { path, offset, length };
+                send(answer, files::read(sandbox, &self.agent, read).await)
             }
         }
     }
@@ -335,8 +259,9 @@ impl Task {
             output.take(kind, payload)?;
             Ok(Step::after(kind, request.timeout + REPORT_GRACE))
         };
-        let signals = Signals { gone, interrupt: &self.state.interrupt };
-        let place = Place::InSession(Some(signals));
+        let also = request.interrupt.as_deref();
+        let signals = Signals { gone, interrupt: &self.state.interrupt, also };
+        let place = Place::InSession(&*self.agent, Some(signals));
         let ended = match exchange(sandbox, message, START_TIMEOUT, place, take).await {
             Ok(RunnerReport::Done(ended)) => ended,
             Ok(RunnerReport::Failed(failed)) => return Err(from_failed(&failed)),
@@ -356,7 +281,9 @@ impl Task {
             begin: ended.exit.spawn,
             total,
         };
-        let CellOutput { output, shown, background, .. } = output;
+        let CellOutput { output, mut shown, background, .. } = output;
+        // Those that were passed on have left their places empty.
+        shown.retain(|thing| !thing.forms.is_empty());
         Ok(CellOutcome {
             cell: number,
             outcome: output.with_report(ended.exit, &disks),
@@ -369,6 +296,7 @@ impl Task {
             background,
             background_dropped: ended.background_dropped,
             is_alive: ended.is_alive,
+            is_kernel_gone: ended.is_kernel_gone,
             times,
         })
     }
@@ -404,11 +332,13 @@ fn encode(request: &CellRequest, number: u32, disks: &[String]) -> Result<Vec<u8
         },
         shown: request.shown,
         appended: request.appended.clone(),
+        context: request.context,
+        keeps_session: request.keeps_session,
     };
     start_message(Kind::Cell, &cell, request.workspace.tar(), &request.input)
 }
 
-fn from_failed(failed: &Failed) -> SessionError {
+pub(super) fn from_failed(failed: &Failed) -> SessionError {
     let message = said(&failed.message);
     match failed.cause {
         FailedCause::WorkspaceFull | FailedCause::Workspace => SessionError::Files(message),
@@ -418,13 +348,18 @@ fn from_failed(failed: &Failed) -> SessionError {
     }
 }
 
-async fn rewind(sandbox: &mut Sandbox<Armed>, cells: u32) -> Result<Rewound, SessionError> {
+async fn rewind(
+    sandbox: &mut Sandbox<Armed>,
+    agent: &Hub,
+    cells: u32,
+) -> Result<Rewound, SessionError> {
     let message = message(Kind::Rewind, &Rewind { cells })?;
     let take = |kind, payload: &[u8]| match kind {
         Kind::Rewound => Ok(Step::Last(wire::parse_message::<Rewound>(kind, payload)?)),
         other => Err(WireError::Unexpected(other)),
     };
-    let rewound = exchange(sandbox, message, REWIND_TIMEOUT, Place::InSession(None), take).await?;
+    let rewound =
+        exchange(sandbox, message, REWIND_TIMEOUT, Place::InSession(agent, None), take).await?;
     if !rewound.is_alive {
         return Err(SessionError::Ended(EndReason::ByProgram(ProgramEnd::NoCheckpoints)));
     }

@@ -29,6 +29,7 @@ mod attempt;
 mod borrowed;
 mod files;
 mod joining;
+mod open_root;
 mod process_one;
 mod ready;
 #[cfg(test)]

@@ -18,6 +18,7 @@ use isolator_pool::quote::quoted;
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
+use super::Refused;
 use crate::hex::hex;
 use crate::metrics::Reason;
 use crate::reread::{Files, ReadError};
@@ -37,17 +38,6 @@ pub(crate) struct Token {
     name: String,
     digest: [u8; 32],
     expires: Option<SystemTime>,
-}
-
-/// Why a token was refused.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Refusal {
-    /// No token like it is in the file.
-    Unknown,
-    /// It has expired.
-    Expired,
-    /// The server can't read the file.
-    Unreadable,
 }
 
 /// Why the file can't be used.
@@ -174,33 +164,33 @@ struct ReadTokens {
 }
 
 impl Tokens {
-    pub(super) fn read(path: PathBuf) -> Result<Self, TokensError> {
+    pub(crate) fn read(path: PathBuf) -> Result<Self, TokensError> {
         let (file, contents) = Files::read(vec![path.clone()])?;
         let tokens = parse(&path, contents)?;
         Ok(Self { path, known: Mutex::new(ReadTokens { file, tokens: Ok(tokens) }) })
     }
 
     /// The client with this token.
-    pub(super) fn client(&self, token: &str) -> Result<Client, Refusal> {
+    pub(crate) fn client(&self, token: &str) -> Result<Client, Refused> {
         let digest = digest(token);
         let mut known = lock(&self.known);
         self.read_again(&mut known);
         // All tokens are compared, so that the time gives nothing away.
         let mut found = None;
-        for token in known.tokens.as_ref().map_err(|_| Refusal::Unreadable)? {
+        for token in known.tokens.as_ref().map_err(|_| Refused::UnreadableTokens)? {
             if bool::from(token.digest.ct_eq(&digest)) {
                 found = Some(token);
             }
         }
-        let token = found.ok_or(Refusal::Unknown)?;
+        let token = found.ok_or(Refused::UnknownToken)?;
         match token.has_expired() {
-            true => Err(Refusal::Expired),
+            true => Err(Refused::ExpiredToken),
             false => Ok(Client::named(&token.name)),
         }
     }
 
     /// Why every request is refused, if that is so.
-    pub(super) fn refuses_all(&self) -> Option<Reason> {
+    pub(crate) fn refuses_all(&self) -> Option<Reason> {
         let mut known = lock(&self.known);
         self.read_again(&mut known);
         let path = self.path.display();
@@ -297,7 +287,7 @@ mod tests {
         let tokens = Tokens::read(path).unwrap();
         assert_eq!(tokens.client(&secret), Ok(Client::named("ci@build")));
         for wrong in [&other, "", &secret.to_uppercase(), &format!("{secret} ")] {
-            assert_eq!(tokens.client(wrong), Err(Refusal::Unknown), "{wrong:?}");
+            assert_eq!(tokens.client(wrong), Err(Refused::UnknownToken), "{wrong:?}");
         }
     }
 
@@ -308,7 +298,7 @@ mod tests {
         let (future, new) = Token::new("new", Some(Duration::from_secs(3600))).unwrap();
         let (_directory, path) = file(&[&past.to_string(), &future.to_string()]);
         let tokens = Tokens::read(path).unwrap();
-        assert_eq!(tokens.client(&old), Err(Refusal::Expired));
+        assert_eq!(tokens.client(&old), Err(Refused::ExpiredToken));
         assert_eq!(tokens.client(&new), Ok(Client::named("new")));
     }
 
@@ -319,14 +309,14 @@ mod tests {
         let (_directory, path) = file(&[&first.to_string()]);
         let tokens = Tokens::read(path.clone()).unwrap();
         fs::write(&path, second.to_string()).unwrap();
-        assert_eq!(tokens.client(&one), Err(Refusal::Unknown));
+        assert_eq!(tokens.client(&one), Err(Refused::UnknownToken));
         assert_eq!(tokens.client(&two), Ok(Client::named("twotwo")));
         fs::write(&path, "nonsense").unwrap();
-        assert_eq!(tokens.client(&two), Err(Refusal::Unreadable));
+        assert_eq!(tokens.client(&two), Err(Refused::UnreadableTokens));
         fs::write(&path, second.to_string()).unwrap();
         assert_eq!(tokens.client(&two), Ok(Client::named("twotwo")));
         fs::remove_file(&path).unwrap();
-        assert_eq!(tokens.client(&two), Err(Refusal::Unreadable));
+        assert_eq!(tokens.client(&two), Err(Refused::UnreadableTokens));
     }
 
     #[test]

@@ -1,0 +1,207 @@
+//! A session between two commands: its sandbox is frozen and thawed, and messages of its agent go on.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use isolator_runner::wire::{Kind, WireError};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use super::agent::Hub;
+use super::task::{FREEZE_AFTER, Held, Task};
+use super::{Asked, EndReason, LossError};
+use crate::pool::admission::Admitted;
+use crate::run::exchange::{Aside as _, ExchangeError};
+use crate::sandbox::connection::ConnectionError;
+use crate::sandbox::{Armed, Paused, PausedOrKept, Sandbox};
+
+/// Longest time that a session stays thawed if its runner does not say that it rests.
+const MAX_UNREST: Duration = Duration::from_secs(20);
+
+/// Time until freezing is tried again after it has failed, as it does on a machine that is very busy, and number of tries.
+const FREEZE_AGAIN_AFTER: Duration = Duration::from_secs(5);
+const FREEZE_TRIES: u32 = 12;
+
+/// Longest time that the runner may take to read messages for the agent.
+const SEND_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The next thing that a task does.
+pub(super) enum Next {
+    /// A command of a caller.
+    Command(Asked),
+    /// Freeze the sandbox.
+    Freeze,
+    /// Thaw it for calls to its agent.
+    Thaw,
+}
+
+impl Task {
+    /// The next thing to do. Meanwhile messages of the agent go on.
+    pub(super) async fn next(
+        &mut self,
+        held: &mut Held,
+        commands: &mut mpsc::Receiver<Asked>,
+    ) -> Result<Next, EndReason> {
+        let agent = Arc::clone(&self.agent);
+        loop {
+            let is_working = agent.is_working();
+            if let Held::Awake(_, slot) = held
+                && slot.is_resting() == is_working
+            {
+                if is_working {
+                    slot.work();
+                } else {
+                    slot.rest();
+                    self.awake_until = Instant::now() + FREEZE_AFTER;
+                }
+            }
+            let next = self.next_or_other_work(held, commands, &agent, is_working).await?;
+            if let Some(next) = next {
+                return Ok(next);
+            }
+        }
+    }
+
+    /// The next thing to do; `None` when the agent has work and had none before, or the reverse.
+    async fn next_or_other_work(
+        &mut self,
+        held: &mut Held,
+        commands: &mut mpsc::Receiver<Asked>,
+        agent: &Hub,
+        is_working: bool,
+    ) -> Result<Option<Next>, EndReason> {
+        let (connection, slot) = match held {
+            Held::Awake(sandbox, slot) => (&mut sandbox.connection, Some(&*slot)),
+            Held::Frozen(sandbox) => (&mut sandbox.connection, None),
+        };
+        let is_awake = slot.is_some();
+        let wanted = async {
+            match slot {
+                Some(slot) => slot.wanted().await,
+                None => std::future::pending().await,
+            }
+        };
+        let mut wanted = std::pin::pin!(wanted);
+        let mut is_wanted = false;
+        let (mut sender, mut receiver) = connection.split();
+        let since = Instant::now();
+        let mut send_until = since + SEND_TIMEOUT;
+        loop {
+            let freeze_at = if self.failed_freezes > 0 {
+                Some(since + FREEZE_AGAIN_AFTER)
+            } else if !self.is_resting {
+                Some(since + MAX_UNREST)
+            } else if is_wanted {
+                Some(since)
+            } else if agent.has_processes() {
+                // They go on until another client wants the slot.
+                None
+            } else {
+                Some(self.awake_until)
+            };
+            let freeze = async {
+                match freeze_at {
+                    Some(time) => tokio::time::sleep_until(time).await,
+                    None => std::future::pending().await,
+                }
+            };
+            // Calls that follow each other without a pause would keep the slot from others. A slot that can't be given back is used.
+            let takes_commands = !is_wanted || self.failed_freezes > 0;
+            tokio::select! {
+                biased;
+                () = self.shared.stop.cancelled() => return Err(EndReason::ServerStops),
+                () = &mut wanted, if !is_wanted => is_wanted = true,
+                asked = commands.recv(), if takes_commands => {
+                    return asked.map(|asked| Some(Next::Command(asked))).ok_or(EndReason::Closed);
+                }
+                () = agent.works(true), if !is_awake => return Ok(Some(Next::Thaw)),
+                () = agent.works(!is_working), if is_awake && takes_commands => return Ok(None),
+                frame = receiver.next() => match frame {
+                    Some(Ok((Kind::Resting, _))) => self.is_resting = true,
+                    Some(Ok((kind, payload))) => match agent.take(kind, &payload) {
+                        Ok(true) => {}
+                        Ok(false) => {
+                            let error = ConnectionError::from(WireError::Unexpected(kind));
+                            return Err(EndReason::lost(error));
+                        }
+                        Err(error) => return Err(EndReason::lost(ConnectionError::from(error))),
+                    },
+                    Some(Err(error)) => return Err(EndReason::lost(error)),
+                    None => return Err(EndReason::lost(LossError::BetweenCalls)),
+                },
+                () = sender.send(), if !sender.is_empty() => {}
+                message = agent.outgoing(), if is_awake && sender.is_empty() => {
+                    sender.push(message);
+                    send_until = Instant::now() + SEND_TIMEOUT;
+                }
+                () = tokio::time::sleep_until(send_until), if is_awake && !sender.is_empty() => {
+                    return Err(EndReason::lost(ExchangeError::Late));
+                }
+                () = freeze, if is_awake && !is_working => return Ok(Some(Next::Freeze)),
+            }
+        }
+    }
+
+    /// Thaws the sandbox for calls to its agent, if the session gets a slot.
+    pub(super) async fn thaw(&mut self, sandbox: Sandbox<Paused>) -> Result<Held, EndReason> {
+        let agent = Arc::clone(&self.agent);
+        let admitted = tokio::select! {
+            biased;
+            () = self.abort.cancelled() => return Err(EndReason::ServerStops),
+            () = agent.works(false) => return Ok(Held::Frozen(sandbox)),
+            admitted = self.admission.enter(&self.client) => admitted,
+        };
+        let slot = match admitted {
+            Ok(slot) => slot,
+            Err(error) => {
+                agent.refuse(&error);
+                return Ok(Held::Frozen(sandbox));
+            }
+        };
+        let mut sandbox = sandbox.begin_to_resume(&self.shared.makers);
+        let thawed = sandbox.state.thawed().await;
+        thawed.map_err(|error| EndReason::lost(ExchangeError::NotThawed(error)))?;
+        self.state.is_frozen.store(false, Ordering::Relaxed);
+        self.failed_freezes = 0;
+        agent.thawed();
+        Ok(Held::Awake(sandbox, slot))
+    }
+
+    /// Freezes the sandbox, and gives its slot back.
+    pub(super) async fn freeze(
+        &mut self,
+        sandbox: Sandbox<Armed>,
+        slot: Admitted,
+    ) -> Result<Held, EndReason> {
+        match sandbox.pause_or_keep().await {
+            Ok(PausedOrKept::Paused(mut frozen)) => {
+                drop(slot);
+                self.state.is_frozen.store(true, Ordering::Relaxed);
+                self.measure(&mut frozen).await;
+                Ok(Held::Frozen(frozen))
+            }
+            Ok(PausedOrKept::Kept(sandbox)) => {
+                self.failed_freezes += 1;
+                if self.failed_freezes < FREEZE_TRIES {
+                    return Ok(Held::Awake(sandbox, slot));
+                }
+                Err(EndReason::lost(LossError::NotFrozen))
+            }
+            Err(error) => Err(EndReason::lost(error)),
+        }
+    }
+
+    /// Measures the memory of a sandbox that was just frozen: threads that go on after the answer of a cell can have taken more.
+    async fn measure(&self, frozen: &mut Sandbox<Paused>) {
+        match frozen.used_memory().await {
+            Ok(None) => {}
+            Ok(Some(memory)) => {
+                self.state.memory.store(memory.min(self.memory_limit), Ordering::Relaxed);
+                self.state.measured.notify_one();
+            }
+            // The memory of its last cell is still a good guess.
+            Err(error) => tracing::debug!(%error, "the memory of a session is not known"),
+        }
+    }
+}
