@@ -112,4 +112,4 @@ lock: ## Write the locks of the packages from PyPI and npm; take the newest vers
 	scripts/lock $(LOCK)
 
 clean: ## Remove what was built here, except for the images on the engine
-	$(CARGO) clean && rm -rf .venv .clients tests/node/node_modules tests/clients/node/node_modules
+	$(CARGO) clean && rm -rf .venv .clients tests/node/node_modules tests/clients/node/node_modules tests/apis/*/node_modules

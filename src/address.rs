@@ -1,6 +1,6 @@
-//! The addresses that a server listens at, as a user writes them.
+//! The addresses that a server listens at, and the networks that it knows, as a user writes them.
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
 /// Where to listen.
@@ -27,6 +27,62 @@ pub enum AddressError {
          localhost, and an IPv6 address is in brackets"
     )]
     Other,
+}
+
+/// The addresses that begin with the same bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Network {
+    /// The bits, and zeros after them.
+    bits: u128,
+    /// How many bits all of its addresses have in common, counted as for IPv6.
+    prefix: u32,
+}
+
+/// A text that is no network.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{0:?} is no address and no network: expected one such as \"192.0.2.7\", \"10.0.0.0/8\" or \"2001:db8::/32\""
+)]
+pub struct NoNetwork(String);
+
+impl Network {
+    /// Whether an address is in it. An IPv4 address written as one of IPv6 is the same.
+    pub(crate) fn has(self, address: IpAddr) -> bool {
+        kept(bits(address), self.prefix) == self.bits
+    }
+}
+
+/// An address in the form that all have.
+fn bits(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().to_bits(),
+        IpAddr::V6(address) => address.to_bits(),
+    }
+}
+
+fn kept(bits: u128, prefix: u32) -> u128 {
+    let rest = u128::BITS - prefix;
+    bits.checked_shr(rest).and_then(|bits| bits.checked_shl(rest)).unwrap_or_default()
+}
+
+impl FromStr for Network {
+    type Err = NoNetwork;
+
+    fn from_str(text: &str) -> Result<Self, NoNetwork> {
+        let wrong = || NoNetwork(text.chars().take(60).collect());
+        let (address, prefix) = match text.split_once('/') {
+            Some((address, prefix)) => (address, Some(prefix.parse::<u32>().map_err(|_| wrong())?)),
+            None => (text, None),
+        };
+        let address: IpAddr = address.parse().map_err(|_| wrong())?;
+        let length = if address.is_ipv4() { 32 } else { 128 };
+        let prefix = prefix.unwrap_or(length);
+        if prefix > length {
+            return Err(wrong());
+        }
+        let prefix = u128::BITS - length + prefix;
+        Ok(Self { bits: kept(bits(address), prefix), prefix })
+    }
 }
 
 impl ListenAddress {
@@ -68,6 +124,38 @@ impl FromStr for ListenAddress {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_network_has_the_addresses_that_begin_with_its_bits() {
+        for (network, address, is_in) in [
+            ("10.0.0.0/8", "10.255.0.1", true),
+            ("10.0.0.0/8", "11.0.0.1", false),
+            ("10.1.2.3/8", "10.9.9.9", true),
+            ("192.0.2.7", "192.0.2.7", true),
+            ("192.0.2.7", "192.0.2.8", false),
+            ("192.0.2.7", "::ffff:192.0.2.7", true),
+            ("0.0.0.0/0", "203.0.113.1", true),
+            ("0.0.0.0/0", "2001:db8::1", false),
+            ("::/0", "2001:db8::1", true),
+            ("2001:db8::/32", "2001:db8:1::1", true),
+            ("2001:db8::/32", "2001:db9::1", false),
+        ] {
+            let network: Network = network.parse().unwrap();
+            assert_eq!(network.has(address.parse().unwrap()), is_in, "{network:?} {address}");
+        }
+        for wrong in [
+            "",
+            "localhost",
+            "10.0.0.0/33",
+            "10.0.0/8",
+            "::/129",
+            "10.0.0.0/",
+            "a/8",
+            "10.0.0.1:80",
+        ] {
+            assert!(wrong.parse::<Network>().is_err(), "{wrong:?}");
+        }
+    }
 
     #[test]
     fn a_port_alone_means_this_machine() {

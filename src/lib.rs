@@ -21,12 +21,14 @@
 //! - `result` turns the outcome of a run into an answer, and keeps results that callers read later.
 //! - `sessions` keeps the sandboxes that live on between the calls of a client.
 //! - `transport` carries MCP messages: standard input and output, or HTTP.
+//! - `apis` serves the APIs of other systems, next to MCP on the port for HTTP; `web` is what both have of HTTP.
 //!
 //! The life of a call: a transport receives it, `mcp::server` passes it to `mcp::answers`, and `calls` serves it: `request` makes a
 //! job of its arguments, `policy` checks the program, and `isolator_pool` runs it in a sandbox, or in one of `sessions`.
 //! `mcp::render` writes the answer. The crate `isolator_bench` measures all of this from outside.
 
 pub mod address;
+mod apis;
 pub mod app;
 mod audit;
 mod calls;
@@ -51,3 +53,4 @@ mod result;
 mod sessions;
 mod traces;
 mod transport;
+mod web;

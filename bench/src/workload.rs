@@ -149,8 +149,8 @@ fn workload(program: &'static Program, language: &Language) -> Workload {
 /// Every program as a workload that can't be started, for the tests of what keeps the books.
 #[cfg(test)]
 pub(crate) fn examples() -> Vec<Arc<Workload>> {
-    use isolator_pool::engine::Image;
     use isolator_pool::engine::limits::{ByteSize, CpuShare, FixedLimits, Resources};
+    use isolator_pool::engine::{Image, RootAccess};
 
     let mib = ByteSize::mib(1);
     let sandbox = SandboxSpec {
@@ -168,7 +168,7 @@ pub(crate) fn examples() -> Vec<Arc<Workload>> {
         user: (1000, 1000),
         network: "none".to_owned(),
         cap_drop: Vec::new(),
-        readonly_root: true,
+        root: RootAccess::ReadOnly,
         runtime: None,
         preload: None,
         packages: None,

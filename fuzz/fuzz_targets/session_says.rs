@@ -72,7 +72,7 @@ async fn use_it(session: &Session, knobs: &[u8; KNOBS]) {
     if let Some(interpreter) = &session.opened().interpreter {
         assert!(interpreter.chars().count() <= 100);
     }
-    let code = cell(CellRun::Code { typescript: false, columns: None }, knobs);
+    let code = cell(CellRun::code(), knobs);
     let program = CellRun::Program {
         argv: vec!["program".to_owned()],
         env: BTreeMap::new(),
@@ -151,6 +151,10 @@ fn cell(run: CellRun, knobs: &[u8; KNOBS]) -> CellRequest {
         shown: size(6) as u64,
         files: files.map(|most| WantedFiles { globs: Vec::new(), pictures: true, most }),
         watch: None,
+        shown_watch: None,
+        interrupt: None,
+        context: 0,
+        keeps_session: false,
     }
 }
 

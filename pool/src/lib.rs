@@ -13,7 +13,7 @@
 //! use isolator_pool::engine::images::{Former, ImageBuilder, ImageProvider, PullPolicy};
 //! use isolator_pool::engine::instance::Instance;
 //! use isolator_pool::engine::limits::{ByteSize, CpuShare, FixedLimits, Resources};
-//! use isolator_pool::engine::{EngineError, Image, Progress, SandboxSpec};
+//! use isolator_pool::engine::{EngineError, Image, Progress, RootAccess, SandboxSpec};
 //! use isolator_pool::pool::PoolSize;
 //! use isolator_pool::pool::admission::{AdmissionLimits, Client};
 //! use isolator_pool::pool::pools::{PoolSpec, Pools, PoolsLimits};
@@ -64,7 +64,7 @@
 //!         user: (65534, 65534),
 //!         network: "none".to_owned(),
 //!         cap_drop: vec!["ALL".to_owned()],
-//!         readonly_root: true,
+//!         root: RootAccess::ReadOnly,
 //!         runtime: None,
 //!         preload: None,
 //!         packages: None,

@@ -6,7 +6,9 @@ then on, with a channel of its own.
 Numbers are big endian, and texts are in UTF-8. The runner sends:
 
 - ``C`` for a cell: four bytes for its number, one byte of flags (1: make a checkpoint), its code. With the flag 4, two bytes for
-  the columns of a terminal come before the code. Three descriptors come along: the pipes for its standard output and error, and
+  the columns of a terminal come before the code. With the flag 8 come variables that are set only for this cell: four bytes for their
+  length, and each as ``NAME=value`` and a null character. With the flag 16 a program gets what the cell shows: an exception is shown
+  instead of printed, and `programs.py` adds forms. Three descriptors come along: the pipes for its standard output and error, and
   the channel for the process that runs it if there is a checkpoint.
 - ``P`` to have the checkpoint of the next cell made now. One descriptor comes along: the channel for the process that will run
   that cell.
@@ -33,7 +35,7 @@ from posix import open as open_file
 from _random import Random
 from _signal import SIGCHLD, SIGKILL, getitimer, sigpending, sigtimedwait
 
-_FLAG_CHECKPOINT, _FLAG_COLUMNS = 1, 4
+_FLAG_CHECKPOINT, _FLAG_COLUMNS, _FLAG_VARIABLES, _FLAG_FOR_PROGRAM = 1, 4, 8, 16
 # How a cell ended.
 _ENDED, _FAILED, _INTERRUPTED, _EXITED = range(4)
 _INTERRUPTED_CODE = 130
@@ -87,6 +89,11 @@ def _take(session, channel, payload, descriptors):
     session.columns = None
     if flags & _FLAG_COLUMNS:
         session.columns, source = int.from_bytes(source[:2], "big"), source[2:]
+    variables = None
+    if flags & _FLAG_VARIABLES:
+        end = 4 + int.from_bytes(source[:4], "big")
+        variables, source = source[4:end], source[end:]
+    session.is_for_program = bool(flags & _FLAG_FOR_PROGRAM)
     source = source.decode(errors="replace")
     output, errors, fresh = descriptors
     dup2(output, 1)
@@ -103,7 +110,10 @@ def _take(session, channel, payload, descriptors):
     _signals.forget_interrupts()
     _tell(channel, b"s", reason)
     _score(_SCORE_RUNNING)
+    before = load("variables")["put"](variables) if variables else None
     end = _run(session, number, source)
+    if before:
+        _guarded(lambda: load("variables")["take_back"](before))
     if not channel.is_ours():
         # The client has forked, and in the fork its code has come to its end, too.
         _exit(end[1] & 0xFF)
@@ -264,6 +274,8 @@ def _run(session, number, source):
     _guarded(session.flush)
     if failure is None:
         return _ENDED, 0, ""
+    if session.is_for_program:
+        _guarded(lambda: _show_error(session, failure))
     if isinstance(failure, SystemExit):
         code = failure.code
         if code is None or isinstance(code, int):
@@ -274,19 +286,26 @@ def _run(session, number, source):
         parts = []
         if text != "":
             _guarded(lambda: parts.append(str(text)))
-            _print("%s\n" % "".join(parts))
+            if not session.is_for_program:
+                _print("%s\n" % "".join(parts))
         return _EXITED, code, "SystemExit" if failure.code is None else "SystemExit: %s" % ("".join(parts) or code)
     _signals.forget_interrupts()
     lines = []
     errors = load("errors")
     _guarded(lambda: lines.append(errors["one_line"](failure)))
     line = lines[0] if lines else type(failure).__name__
-    report = []
-    _guarded(lambda: report.append(errors["report"](failure, session.register_sources)))
-    _print(report[0] if report else line + "\n")
+    if not session.is_for_program:
+        report = []
+        _guarded(lambda: report.append(errors["report"](failure, session.register_sources)))
+        _print(report[0] if report else line + "\n")
     if isinstance(failure, KeyboardInterrupt):
         return _INTERRUPTED, _INTERRUPTED_CODE, line
     return _FAILED, 1, line
+
+
+def _show_error(session, failure):
+    report = load("errors")["report"](failure, session.register_sources)
+    session.send_forms([load("programs")["error"](failure, report)])
 
 
 def _print(text):

@@ -58,8 +58,11 @@ def forms(value, session):
     if "text/plain" not in found:
         text = pretty(value, session.columns)
         found["text/plain"] = (_readable(found) if _says_nothing(text) else None) or text
+    is_for_program = session.is_for_program
+    if is_for_program:
+        found = {**load("programs")["more"](value, _result), **found}
     kinds = sorted(found, key=lambda kind: kind != "text/plain")
-    contents = [(kind, _bytes(kind, found[kind])) for kind in kinds if kind in _KINDS]
+    contents = [(kind, _bytes(kind, found[kind])) for kind in kinds if is_for_program or kind in _KINDS]
     return [(kind, content) for kind, content in contents if content is not None]
 
 
@@ -130,7 +133,9 @@ def _bytes(kind, content):
             return None
         content = bytes(content)
     else:
-        if kind == "application/json" and not isinstance(content, str):
+        if kind == "application/pdf" and isinstance(content, bytes):
+            return content if len(content) <= _LONGEST else None
+        if kind.endswith("json") and not isinstance(content, str):
             try:
                 content = library("json").dumps(content)
             except (TypeError, ValueError, RecursionError):

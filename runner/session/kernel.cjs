@@ -54,8 +54,10 @@ const FAILED = 1;
 const INTERRUPTED = 2;
 const EXITED = 3;
 
-/** Flag of a cell. */
+/** Flags of a cell. */
 const TYPESCRIPT = 2;
+const VARIABLES = 8;
+const FOR_PROGRAM = 16;
 
 /** How long a cell whose code has ended waits for what it has started, in ms. */
 const REST_MS = 1000;
@@ -109,7 +111,11 @@ function receive(arrayBuffer) {
     const payload = received.subarray(5, end);
     received = received.subarray(end);
     if (kind === 'C'.charCodeAt(0)) {
-      waiting.push({ number: payload.readUInt32BE(0), flags: payload[4], code: payload.toString('utf8', 5) });
+      const flags = payload[4];
+      // Variables that are set only for this cell, each NAME=value and a null character.
+      const start = (flags & VARIABLES) !== 0 ? 9 + payload.readUInt32BE(5) : 5;
+      const variables = start > 9 ? payload.toString('utf8', 9, start).split('\0').slice(0, -1) : [];
+      waiting.push({ number: payload.readUInt32BE(0), flags, variables, code: payload.toString('utf8', start) });
     }
   }
   next();
@@ -160,7 +166,26 @@ function run(work) {
   }
 }
 
-function start({ number, flags, code }) {
+/** Sets variables of the environment. Returns what they were before. */
+function setVariables(variables) {
+  const before = [];
+  for (const variable of variables) {
+    const at = variable.indexOf('=');
+    const name = variable.slice(0, at);
+    before.push([name, process.env[name]]);
+    process.env[name] = variable.slice(at + 1);
+  }
+  return before;
+}
+
+function takeBackVariables(before) {
+  for (const [name, value] of before) {
+    if (value === undefined) delete process.env[name];
+    else process.env[name] = value;
+  }
+}
+
+function start({ number, flags, variables, code }) {
   cell = {
     number,
     /** Has its code ended? */
@@ -174,6 +199,10 @@ function start({ number, flags, code }) {
     /** The code for which process.exit() was called. */
     exit: null,
     before: resources(),
+    /** Variables that were others before it. */
+    variables: setVariables(variables),
+    /** Is what it shows for a program? Then errors are shown, too. */
+    isForProgram: (flags & FOR_PROGRAM) !== 0,
     isAsynchronous: false,
     restUntil: null,
     looks: 0,
@@ -328,7 +357,7 @@ function idle() {
     settleWell(mine, mine.promise);
   } else if (!mine.hasEnded || mine.pending > 0) {
     const reason = 'Error: the cell waits for a promise that nothing can settle anymore';
-    complain(`${reason}\n`);
+    fail(null, `${reason}\n`);
     mine.hasEnded = true;
     mine.pending = 0;
     mine.failure ??= reason;
@@ -367,6 +396,7 @@ function endByItself(mine) {
 
 function end(mine, kind, code, reason) {
   clearTimeout(mine.timer);
+  takeBackVariables(mine.variables);
   cell = null;
   process.exitCode = undefined;
   guard();
@@ -400,10 +430,19 @@ function milliseconds() {
   return seconds * 1e3 + nanoseconds / 1e6;
 }
 
+/** Prints an error, or shows it if a program gets what the cell shows. */
+function fail(error, text) {
+  if (cell !== null && cell.isForProgram && cell.failure === null) {
+    send('d', bufferFrom([0]), ...printing.parts([printing.ofError(error, text)]));
+  } else {
+    complain(text);
+  }
+}
+
 /** What a program throws and does not catch. A program on its own would end there. */
 function uncaught(error, place) {
   const { text, line } = printing.describe(error, place);
-  complain(text);
+  fail(error, text);
   if (cell !== null) cell.failure ??= line;
 }
 

@@ -220,4 +220,24 @@ function excerpt(place) {
   return `<cell ${number}>:${line}\n${text}\n${indent}^\n\n`;
 }
 
-module.exports = { cut, forms, ofBundle, parts, keep, nameForV8, cleanStacks, describe };
+/** The longest part of an error for a program, in characters. */
+const LONGEST_ERROR = 256 << 10;
+
+/** The form of an error that a program gets. `text` is how Node.js prints it. */
+function ofError(error, text) {
+  let name = 'Error';
+  let value = text;
+  try {
+    if (isNativeError(error)) {
+      name = `${error.name}`;
+      value = `${error.message}`;
+    }
+  } catch {
+    // It is there as it is printed.
+  }
+  const longest = [name, value, text].map((part) => part.slice(0, LONGEST_ERROR));
+  const content = stringify({ name: longest[0], value: longest[1], traceback: longest[2] });
+  return ['application/vnd.isolator.error', bufferFrom(content)];
+}
+
+module.exports = { cut, forms, ofBundle, ofError, parts, keep, nameForV8, cleanStacks, describe };

@@ -25,6 +25,8 @@ class Session:
         self.sources = {}
         # The width of the terminal on which values are shown, if it is one.
         self.columns = None
+        # Whether a program gets what cells show.
+        self.is_for_program = False
         # The number of the cell that runs, and where its files come back from.
         self.number, self.folder = 0, getcwd()
         # While what a cell shows is captured, the forms of each thing.
@@ -169,6 +171,9 @@ class Session:
         if self.captured is not None:
             self.captured.append(forms)
             return
+        self.send_forms(forms, is_result)
+
+    def send_forms(self, forms, is_result=False):
         parts = []
         for kind, content in forms:
             kind = kind.encode()

@@ -44,13 +44,14 @@ macro_rules! placed {
 }
 
 /// All files of the directory. `runner` is the static binary, which can't contain itself.
-pub const fn files(runner: &'static [u8]) -> [PlacedFile; 20] {
+pub const fn files(runner: &'static [u8]) -> [PlacedFile; 23] {
     [
         PlacedFile { path: "isolator-runner", mode: 0o755, content: runner },
         placed!("preload/python/sitecustomize.py"),
         placed!("preload/node.cjs"),
         placed!("session/cells.py"),
         placed!("session/channel.py"),
+        placed!("session/charts.py"),
         placed!("session/errors.py"),
         placed!("session/figures.py"),
         placed!("session/forms.py"),
@@ -62,9 +63,11 @@ pub const fn files(runner: &'static [u8]) -> [PlacedFile; 20] {
         placed!("session/magics.py"),
         placed!("session/notebooks.py"),
         placed!("session/printing.cjs"),
+        placed!("session/programs.py"),
         placed!("session/program.cjs"),
         placed!("session/runs.py"),
         placed!("session/source.cjs"),
+        placed!("session/variables.py"),
         placed!("session/watch.cjs"),
     ]
 }

@@ -309,17 +309,27 @@ impl Preloads {
         }
         match started {
             Some(started) => Ok(started),
-            None => {
-                let (channel, their_end) = inherited_channel()?;
-                let mut argv = kernel.argv.clone();
-                argv.push(their_end.as_raw_fd().to_string());
-                let env = packages::variables(&kernel.env, packages);
-                let process =
-                    Process::spawn(&argv, &env, workdir, oom_score, Some(b""))?.supervised()?;
-                Ok(StartedKernel { process, channel, preloaded: false })
-            }
+            None => start_kernel(kernel, workdir, oom_score),
         }
     }
+}
+
+/// Starts a kernel in a folder.
+///
+/// # Errors
+///
+/// When it can't be started.
+pub(crate) fn start_kernel(
+    kernel: &Kernel,
+    folder: &Path,
+    oom_score: &OomScore,
+) -> io::Result<StartedKernel> {
+    let (channel, their_end) = inherited_channel()?;
+    let mut argv = kernel.argv.clone();
+    argv.push(their_end.as_raw_fd().to_string());
+    let env = packages::variables(&kernel.env, kernel.packages.as_ref());
+    let process = Process::spawn(&argv, &env, folder, oom_score, Some(b""))?.supervised()?;
+    Ok(StartedKernel { process, channel, preloaded: false })
 }
 
 /// A channel. Its other end, a descriptor with a high number, is inherited by the next process that is started.

@@ -9,6 +9,7 @@ use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use isolator_runner::wire::{self, Failed, FailedCause, Kind, WireError};
+use rustix::fs::StatVfsMountFlags;
 
 use crate::changes::Known;
 
@@ -188,10 +189,11 @@ pub(crate) fn failed(path: &Path, error: &io::Error) -> Failed {
     Failed { cause, message: format!("{}: {error}", path.display()) }
 }
 
-/// Whether the file system that holds `path` has no block or no inode left.
+/// Whether the file system that holds `path` can be written but has no block or no inode left.
 pub(crate) fn is_full(path: impl AsRef<Path>) -> bool {
     rustix::fs::statvfs(path.as_ref()).is_ok_and(|disk| {
-        disk.f_blocks > 0 && (disk.f_bavail == 0 || (disk.f_files > 0 && disk.f_favail == 0))
+        let has_limits = disk.f_blocks > 0 && !disk.f_flag.contains(StatVfsMountFlags::RDONLY);
+        has_limits && (disk.f_bavail == 0 || (disk.f_files > 0 && disk.f_favail == 0))
     })
 }
 

@@ -37,8 +37,8 @@ pub use self::bounds::{Bounds, OutputLimits, WantedFiles};
 pub use self::decoder::FrameDecoder;
 pub use self::kind::Kind;
 pub use self::session::{
-    Cell, CellEnd, CellEnded, CellRun, Kernel, Listed, NoCheckpoint, Occasion, Opened, Read,
-    ReadEnded, ReadError, Rewind, Rewound, Session, Shown,
+    Cell, CellEnd, CellEnded, CellRun, CloseContext, ContextClosed, Kernel, Listed, NoCheckpoint,
+    Occasion, OpenContext, Opened, Read, ReadEnded, ReadError, Rewind, Rewound, Session, Shown,
 };
 
 pub mod agent;

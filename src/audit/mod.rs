@@ -20,7 +20,7 @@ use isolator_pool::lock::lock;
 use isolator_pool::pool::admission::Client;
 use tokio::sync::oneshot;
 
-pub(crate) use self::note::Note;
+pub(crate) use self::note::{FileDigest, Note};
 
 use self::file::AuditFile;
 use self::writer::Writer;

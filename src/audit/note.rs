@@ -10,6 +10,7 @@ use isolator_pool::pool::admission::Client;
 use isolator_pool::pool::pools::FoundPool;
 use isolator_pool::quote::escaped;
 use isolator_pool::run::outcome::Outcome;
+use isolator_runner::wire::End;
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 
@@ -18,6 +19,9 @@ use crate::hex::{hex, short_digest};
 
 /// Longest name of a tool, language or file that is written, in bytes.
 const MAX_NAME: usize = 1024;
+
+/// Files of one call that arrive in pieces and are listed.
+const MAX_RECEIVED: usize = 1000;
 
 /// The status of a call that ends before it is answered.
 const CANCELLED: &str = "cancelled";
@@ -89,6 +93,23 @@ struct SentFile {
     name: String,
     sha256: String,
     bytes: usize,
+}
+
+/// The digest of a file that arrives in pieces.
+#[derive(Debug)]
+pub(crate) struct FileDigest {
+    hash: Option<Sha256>,
+    bytes: usize,
+}
+
+impl FileDigest {
+    /// The next piece.
+    pub(crate) fn add(&mut self, piece: &[u8]) {
+        self.bytes += piece.len();
+        if let Some(hash) = &mut self.hash {
+            hash.update(piece);
+        }
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -169,6 +190,53 @@ impl Note {
             line.bytes.files += content.len();
             line.files.push(SentFile { name: name(path), sha256, bytes: content.len() });
         }
+    }
+
+    /// For a file that arrives in pieces. It does nothing if there is no audit log.
+    pub(crate) fn digest(&self) -> FileDigest {
+        FileDigest { hash: self.0.as_ref().map(|_| Sha256::new()), bytes: 0 }
+    }
+
+    /// A file that arrived in pieces. Only some are listed with their names, but the bytes of all are counted.
+    pub(crate) fn received(&mut self, path: &str, digest: FileDigest) {
+        let Some(begun) = &mut self.0 else { return };
+        let FileDigest { hash, bytes } = digest;
+        begun.line.bytes.files += bytes;
+        if begun.line.files.len() < MAX_RECEIVED
+            && let Some(hash) = hash
+        {
+            let sha256 = hex(&hash.finalize());
+            begun.line.files.push(SentFile { name: name(path), sha256, bytes });
+        }
+    }
+
+    /// Bytes of a file that was returned.
+    pub(crate) fn returned(&mut self, bytes: u64) {
+        let Some(begun) = &mut self.0 else { return };
+        begun.line.bytes.returned = bytes;
+    }
+
+    /// A process of a session has ended, after it has printed so many bytes on standard output and standard error.
+    pub(crate) fn process_ended(&mut self, end: End, printed: [u64; 2]) {
+        let status = match end {
+            End::Code(0) => "success",
+            End::Code(_) => "error",
+            End::Signal(_) => "killed",
+        };
+        self.printed(printed);
+        self.answered(status);
+    }
+
+    /// The client of a process has left it. The process may go on.
+    pub(crate) fn process_detached(&mut self, printed: [u64; 2]) {
+        self.printed(printed);
+        self.answered("detached");
+    }
+
+    fn printed(&mut self, [stdout, stderr]: [u64; 2]) {
+        let Some(begun) = &mut self.0 else { return };
+        begun.line.bytes.stdout = stdout;
+        begun.line.bytes.stderr = stderr;
     }
 
     /// The packages that the call asked for, and the hash of the set of them.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use isolator_pool::pool::counts::Failure;
 use isolator_pool::pool::pools::ExecuteError;
 use isolator_pool::pool::session::SessionError;
+use isolator_pool::pool::session::agent::AgentError;
 use isolator_pool::run::RunError;
 
 use crate::duration;
@@ -24,6 +25,9 @@ pub(crate) enum CallError {
     /// The requests being served take too much memory.
     #[error("the requests being served hold more than {} MiB together", .0 >> 20)]
     TooMuchAtOnce(usize),
+    /// The audit log can't be written, and the operator wants nothing to be served then.
+    #[error("{0}")]
+    NoAudit(&'static str),
     /// Too many programs wait for their check against the policies.
     #[error(transparent)]
     CheckBusy(#[from] NoTurn),
@@ -53,6 +57,9 @@ pub(crate) enum CallError {
     /// The step has no outcome, and the session goes on.
     #[error(transparent)]
     Session(SessionError),
+    /// A process or file of a session could not be used.
+    #[error(transparent)]
+    Agent(AgentError),
     #[error("the session is gone: {}", .0.why)]
     SessionGone(Box<Gone>),
 }
@@ -101,10 +108,12 @@ impl CallError {
             }
             Self::CheckBusy(busy) => failure_of(busy).as_str(),
             Self::TooMuchAtOnce(_)
+            | Self::NoAudit(_)
             | Self::Packages(_)
             | Self::PackagesComing { .. }
             | Self::NoVerdict(_)
             | Self::NotOpened(_)
+            | Self::Agent(_)
             | Self::Session(_) => "error",
         }
     }
@@ -114,6 +123,7 @@ impl CallError {
         match self {
             Self::Invalid(_)
             | Self::TooMuchAtOnce(_)
+            | Self::NoAudit(_)
             | Self::CheckBusy(_)
             | Self::Forbidden { .. }
             | Self::Packages(_)
@@ -133,9 +143,11 @@ impl CallError {
                 ),
                 ExecuteError::Session(_) | ExecuteError::Aborted => false,
             },
-            Self::NoVerdict(_) | Self::NotOpened(_) | Self::Session(_) | Self::SessionGone(_) => {
-                false
-            }
+            Self::NoVerdict(_)
+            | Self::NotOpened(_)
+            | Self::Session(_)
+            | Self::Agent(_)
+            | Self::SessionGone(_) => false,
         }
     }
 

@@ -8,11 +8,15 @@
 //! arguments ([`job`]), serves that, and says the status to the audit log. [`Calls::serve`] serves a job ([`serve`], and
 //! [`sessions`] for those of sessions): policies, packages, the run, and what went wrong, once for all kinds of jobs.
 //!
+//! A client can also use a session like a machine, with processes and files ([`agent`]).
+//!
 //! [`Calls::serve_command`] serves a call of a command, in its own process or in a server: it makes a job with
 //! [`crate::request::resolve`], changes what only commands can ask for, and serves that ([`command`]).
 
+mod agent;
 pub(crate) mod budget;
 pub(crate) mod command;
+mod contexts;
 mod error;
 mod job;
 mod packages;
@@ -32,12 +36,14 @@ use self::budget::{Budget, Share};
 use self::job::Understanding;
 use crate::audit::{Audit, Note};
 use crate::config::Config;
+use crate::metrics::operations::Operations;
 use crate::packages::Packages;
 use crate::request::snippets::Snippets;
 use crate::request::understand::given::Given;
 use crate::sessions::Sessions;
 use crate::traces::Traces;
 
+pub(crate) use agent::SentFile;
 pub(crate) use error::CallError;
 pub(crate) use job::Job;
 pub(crate) use served::Served;
@@ -64,6 +70,15 @@ pub(crate) struct Setup {
     pub audit: Audit,
     /// The traces of the server, which are the same for all.
     pub traces: Traces,
+}
+
+/// Everything that serves requests which begin now.
+#[derive(Clone)]
+pub(crate) struct Serving {
+    pub calls: Calls,
+    pub setup: Setup,
+    /// Counts of the answers to clients.
+    pub operations: Arc<Operations>,
 }
 
 /// How many clients a server has.
@@ -137,6 +152,11 @@ impl Calls {
         &self.config
     }
 
+    /// The stored programs.
+    pub(crate) fn snippets(&self) -> &Snippets {
+        &self.snippets
+    }
+
     /// The pools in which they run.
     pub(crate) fn pools(&self) -> &Pools {
         &self.pools
@@ -172,6 +192,11 @@ impl Calls {
         self.config.sessions.max > 0
     }
 
+    /// A share of the memory for calls, for what is held for a client.
+    pub(crate) fn share(&self, client: &Client) -> Share {
+        self.in_flight.share(client)
+    }
+
     /// Takes the bytes of a call from the budget.
     ///
     /// # Errors
@@ -198,7 +223,36 @@ impl Calls {
         let mut share = self.in_flight.share(client);
         let understanding =
             Understanding { calls: self, client, share: &mut share, note: &mut *note };
-        let served = match understanding.job(tool, arguments) {
+        let job = understanding.job(tool, arguments);
+        self.serve_and_note(job, call, note).await
+    }
+
+    /// Serves the job that `make` makes of a request of `bytes`, which are taken from the budget for as long as it is served.
+    /// Dropping the future ends the program and removes its sandbox.
+    ///
+    /// # Errors
+    ///
+    /// As [`call`](Self::call).
+    pub(crate) async fn serve_made(
+        &self,
+        bytes: usize,
+        make: impl FnOnce(&Self, &mut Note) -> Result<Job, CallError>,
+        call: &Call,
+        note: &mut Note,
+    ) -> Result<Served, CallError> {
+        let mut share = self.in_flight.share(&call.client);
+        let job = self.admit(&mut share, bytes).and_then(|()| make(self, note));
+        self.serve_and_note(job, call, note).await
+    }
+
+    /// Serves a job, and says its status to the audit log, and errors that an operator should know of to the server's log.
+    async fn serve_and_note(
+        &self,
+        job: Result<Job, CallError>,
+        call: &Call,
+        note: &mut Note,
+    ) -> Result<Served, CallError> {
+        let served = match job {
             Ok(job) => self.serve(job, call, note).await,
             Err(error) => Err(error),
         };

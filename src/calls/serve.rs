@@ -112,8 +112,12 @@ impl Calls {
         call: &Call,
         note: &mut Note,
     ) -> Result<Served, CallError> {
-        let language = Arc::clone(&session.language);
-        if let Step::Code { code, .. } = &job.step {
+        let other = job.language.take();
+        let is_own = other.is_none();
+        let language = other.unwrap_or_else(|| Arc::clone(&session.language));
+        if let Step::Code { code, .. } = &job.step
+            && is_own
+        {
             let bound = session.packages.as_ref();
             notes.extend(self.packages_of_cell(&language, bound, code).await?);
         }

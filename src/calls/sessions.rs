@@ -104,14 +104,14 @@ impl Calls {
         watch: Option<Watch>,
         notes: &mut Vec<String>,
     ) -> Result<CellOutcome, SessionError> {
-        let StepJob { mut run, step, files, has_lost_files, on_end, .. } = job;
+        let StepJob { mut run, step, files, has_lost_files, on_end, is_noted, .. } = job;
         run.watch = watch;
         let (calls, open, timeout) = (self.clone(), session.shared(), run.timeout);
         // The session's task calls this, also if the call was cancelled.
         let done = move |ran: &Result<CellOutcome, SessionError>| {
             let entry =
                 JournalEntry { cell: 0, step, files, has_lost_files, timeout, end: EntryEnd::Ran };
-            calls.note_step(&open, entry, ran);
+            calls.note_step(&open, entry, is_noted, ran);
             if let Some(on_end) = on_end {
                 on_end(ran);
             }
@@ -129,6 +129,7 @@ impl Calls {
         &self,
         session: &OpenSession,
         mut entry: JournalEntry,
+        is_noted: bool,
         ran: &Result<CellOutcome, SessionError>,
     ) {
         let (is_code, is_cell) =
@@ -152,10 +153,12 @@ impl Calls {
                     EntryEnd::Ran
                 };
                 self.sessions.note(session, |journal| {
-                    if outcome.undone > 1 {
+                    if outcome.undone > 1 && is_noted {
                         journal.undo(outcome.undone - 1);
                     }
-                    journal.add(entry);
+                    if is_noted {
+                        journal.add(entry);
+                    }
                 });
                 self.sessions.count_undone(outcome.undone);
                 let counts = self.pools.counts_of(&session.language.name).filter(|_| is_cell);
@@ -167,7 +170,9 @@ impl Calls {
             // It is not known how far it came.
             Err(SessionError::Ended(_)) => {
                 entry.end = EntryEnd::SessionEnded;
-                self.sessions.note(session, |journal| journal.add(entry));
+                if is_noted {
+                    self.sessions.note(session, |journal| journal.add(entry));
+                }
             }
             // It did not run.
             Err(_) => {}

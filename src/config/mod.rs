@@ -3,6 +3,7 @@
 //! `root.rs` has the top-level keys, and each section has a file with its keys; `section.rs` says how a key is written. The
 //! shape of the whole (`shape.rs`) follows from the schema, and `load.rs` reads files with it.
 
+mod apis;
 mod check;
 mod document;
 mod effective;
@@ -24,6 +25,7 @@ mod shape;
 mod similar;
 mod tools;
 
+pub use apis::{ApisConfig, E2bConfig, ProgramsApiConfig, TemplateConfig};
 pub use check::Problem;
 pub use effective::{Effective, Origin};
 pub use engine::{EngineConfig, EngineKind, ImagesConfig};

@@ -9,11 +9,12 @@ use std::time::Duration;
 
 use isolator_pool::OutputLimits;
 use isolator_pool::engine::limits::{ByteSize, CpuShare, FixedLimits, Resources};
-use isolator_pool::engine::{Image, SandboxSpec};
+use isolator_pool::engine::{Image, RootAccess, SandboxSpec};
 use isolator_pool::pool::admission::AdmissionLimits;
 use isolator_pool::pool::pools::PoolsLimits;
 use serde_json::{Value, json};
 
+use super::apis::ApisConfig;
 use super::check::{Check, Problem};
 use super::engine::{EngineConfig, EngineKind, ImagesConfig};
 use super::http::HttpConfig;
@@ -86,6 +87,8 @@ section! {
         pub packages: PackagesConfig = PackagesConfig::default(),
         /// How clients reach `serve --http`.
         pub http: HttpConfig = HttpConfig::default(),
+        /// APIs of other systems, on the port of `serve --http`.
+        pub apis: ApisConfig = ApisConfig::default(),
         /// The listener for operators.
         pub admin: AdminConfig = AdminConfig::default(),
         /// The audit log.
@@ -208,17 +211,17 @@ impl Config {
         self.prompts = check.directory.join(&self.prompts_dir).components().collect();
         let common = json!(self);
         let template = self.template(check);
-        let languages = language::build(&mut self.language_settings, &common, &template, check);
+        let open = self.apis.languages_of_templates();
+        let languages =
+            language::build(&mut self.language_settings, &common, (&template, &open), check);
         self.languages = languages;
         self.pool.check(check);
         self.limits.check(self.default_timeout, &self.languages, check);
-        check.share(
-            "requests.maxRunningPerClient",
-            &mut self.requests.max_running_per_client,
-            self.requests.max_running,
-        );
+        let have_batches = self.apis.have_batches();
+        self.requests.check(have_batches, check);
         self.sessions.check(check);
-        self.http.check(check);
+        self.http.check(have_batches, check);
+        self.apis.check(&self.languages, check);
         self.admin.check(check);
         self.audit.check(check);
         let known = self.language_settings.keys().cloned().collect();
@@ -265,7 +268,10 @@ impl Config {
             user: (1000, 1000),
             network: network.clone(),
             cap_drop: self.default_cap_drop.clone(),
-            readonly_root: self.default_read_only_rootfs,
+            root: match self.default_read_only_rootfs {
+                true => RootAccess::ReadOnly,
+                false => RootAccess::ModesOfImage,
+            },
             runtime: self.engine.runtime.clone(),
             preload: None,
             packages: None,

@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::calls::command::COMMAND;
-use crate::calls::{Call, Clients, Setup, ToolName};
+use crate::calls::{Call, Clients, Serving, Setup, ToolName};
 use crate::current::Current;
 use crate::mcp::answers::{Answers, NoSuchTool};
 use crate::mcp::icon::icons;
@@ -120,6 +120,13 @@ impl Server {
     /// The setup of requests that begin now.
     pub(crate) fn setup(&self) -> Setup {
         self.now.get().setup.clone()
+    }
+
+    /// Everything that serves requests which begin now.
+    pub(crate) fn serving(&self) -> Serving {
+        let now = self.now.get();
+        let (calls, setup) = (now.answers.calls().clone(), now.setup.clone());
+        Serving { calls, setup, operations: Arc::clone(&self.operations) }
     }
 
     /// Lets the calls of commands end that only hold a session, because the server stops.

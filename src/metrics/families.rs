@@ -48,6 +48,21 @@ fn of_calls(families: &mut Families<'_>, sources: &Sources) -> fmt::Result {
         "mcp_server_operation_duration_seconds",
         "How long requests of clients took, from the whole message to the answer.",
         kinds,
+    )?;
+    let requests = sources.operations.requests().kinds();
+    let statuses: Vec<_> = requests.iter().map(|(kind, _)| kind.status.to_string()).collect();
+    let kinds = requests.iter().zip(&statuses).map(|((kind, times), status)| {
+        let labels = [
+            ("http_request_method", kind.method),
+            ("http_route", kind.route),
+            ("http_response_status_code", status.as_str()),
+        ];
+        (labels, &**times)
+    });
+    families.histograms(
+        "http_server_request_duration_seconds",
+        "How long requests of APIs took, from their head to that of the answer.",
+        kinds,
     )
 }
 

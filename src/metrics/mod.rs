@@ -8,6 +8,7 @@ mod families;
 mod history;
 pub(crate) mod operations;
 pub(crate) mod reloads;
+pub(crate) mod requests;
 mod sources;
 mod status;
 mod waiting;

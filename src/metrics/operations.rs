@@ -4,6 +4,8 @@ use std::time::Instant;
 
 use isolator_pool::counts::Times;
 
+use super::requests::Requests;
+
 /// A method of the protocol that is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Method {
@@ -107,6 +109,8 @@ pub(crate) struct Operations {
     /// In the order of [`Method::ALL`]. Calls of tools are below.
     methods: [Ends; Method::ALL.len()],
     tools: Vec<(&'static str, Ends)>,
+    /// Those of APIs.
+    requests: Requests,
 }
 
 /// The times of one kind of operation.
@@ -123,7 +127,12 @@ impl Operations {
     /// For tools with these names.
     pub(crate) fn new(tools: &[&'static str]) -> Self {
         let tools = tools.iter().chain([&NO_TOOL]).map(|name| (*name, Ends::default())).collect();
-        Self { methods: Default::default(), tools }
+        Self { methods: Default::default(), tools, requests: Requests::default() }
+    }
+
+    /// The requests of APIs.
+    pub(crate) fn requests(&self) -> &Requests {
+        &self.requests
     }
 
     /// Begins to count an operation that is no call of a tool.

@@ -28,6 +28,8 @@ pub(crate) enum Why {
     Idle(Duration),
     /// It has reached its greatest age.
     TooOld(Duration),
+    /// It has reached the deadline that its client had set, this time before.
+    Deadline(Duration),
     /// Its client opened another, and can have only this number.
     TooManyOfClient(usize),
     /// Another session was opened, and the server can have only this number.
@@ -40,8 +42,17 @@ pub(crate) enum Why {
 
 impl Why {
     /// The names of all kinds for operators, in the order of their numbers.
-    pub(super) const KINDS: [&str; 8] =
-        ["idle", "too_old", "too_many", "memory", "closed", "by_program", "lost", "server_stops"];
+    pub(super) const KINDS: [&str; 9] = [
+        "idle",
+        "too_old",
+        "too_many",
+        "memory",
+        "closed",
+        "by_program",
+        "lost",
+        "server_stops",
+        "deadline",
+    ];
 
     /// The number of its kind.
     pub(super) const fn kind(&self) -> usize {
@@ -54,6 +65,7 @@ impl Why {
             Self::Ended(EndReason::ByProgram(_)) => 5,
             Self::Ended(EndReason::Lost(_)) => 6,
             Self::Ended(EndReason::ServerStops) => 7,
+            Self::Deadline(_) => 8,
         }
     }
 }
@@ -64,6 +76,9 @@ impl std::fmt::Display for Why {
             Self::Idle(time) => write!(f, "it was not used for {}", duration::shown(*time)),
             Self::TooOld(age) => {
                 write!(f, "it had reached the greatest age of a session, {}", duration::shown(*age))
+            }
+            Self::Deadline(after) => {
+                write!(f, "its timeout was reached, {} after it was set", duration::shown(*after))
             }
             Self::TooManyOfClient(most) => write!(
                 f,

@@ -1,7 +1,9 @@
 //! The sessions of all clients: their handles, their bounds, and records of those that are gone.
 
+pub(crate) mod contexts;
 pub(crate) mod gone;
 pub(crate) mod journal;
+mod lifetime;
 mod open;
 mod registry;
 
@@ -19,10 +21,14 @@ use isolator_pool::pool::session::{EndReason, Session, SessionRequest};
 use serde::Serialize;
 use tokio::time::Instant;
 
-use self::gone::{Gone, Why, gone_of};
+use self::contexts::Contexts;
+use self::gone::{Gone, Why};
 use self::journal::Journal;
+use self::lifetime::Lifetime;
+pub(crate) use self::lifetime::{AtDeadline, Deadline, TooLate};
 pub(crate) use self::open::{BoundSet, InUse, OpenSession};
-use self::registry::{Evicted, Registry, Reservation, Unless, longest_unused, watch};
+pub(crate) use self::registry::Registry;
+use self::registry::{Evicted, Reservation, Unless, longest_unused, watch};
 use crate::config::{Config, Language, SessionsConfig};
 use crate::hex::hex;
 
@@ -71,6 +77,10 @@ pub(crate) struct Wish {
     pub idle_timeout: Option<Duration>,
     /// The packages that its cells can import from, if it asks for some.
     pub packages: Option<BoundSet>,
+    /// Variables of its interpreter, added to those of the language.
+    pub env: BTreeMap<String, String>,
+    /// Its end instead of the idle timeout, counted from its opening, if its client sets one.
+    pub deadline: Option<(Duration, AtDeadline)>,
 }
 
 /// Why no session was opened.
@@ -133,8 +143,11 @@ impl Sessions {
         let (place, mut evicted) = self.make_room(client)?;
         let mut handle = [0; HANDLE_BYTES];
         getrandom::fill(&mut handle)?;
-        let Wish { language, resources, idle_timeout, packages } = wish;
-        let kernel = language.kernel_command(resources.memory);
+        let Wish { language, resources, idle_timeout, packages, env, deadline } = wish;
+        let mut kernel = language.kernel_command(resources.memory);
+        if let Some(kernel) = &mut kernel {
+            kernel.env.extend(env);
+        }
         let asked = packages.as_ref().map_or_else(Vec::new, |bound| bound.asked.clone());
         let request = SessionRequest {
             kernel,
@@ -143,6 +156,9 @@ impl Sessions {
             checkpoints: self.config.checkpoints,
         };
         let (session, receipt) = self.pools.open_session(&language.name, client, &request).await?;
+        let SessionsConfig { max_age, idle_timeout: longest, .. } = self.config;
+        let idle_timeout = idle_timeout.unwrap_or(longest).min(longest);
+        let deadline = deadline.map(|(after, action)| Deadline::after(after.min(max_age), action));
         let open = Arc::new(OpenSession {
             id: hex(&handle),
             client: client.clone(),
@@ -152,14 +168,12 @@ impl Sessions {
             config: Arc::clone(config),
             journal: Mutex::new(Journal::new(self.config.journal.as_usize()).with_packages(asked)),
             packages,
-            idle_timeout: idle_timeout
-                .unwrap_or(self.config.idle_timeout)
-                .min(self.config.idle_timeout),
-            max_age: self.config.max_age,
-            opened: Instant::now(),
+            idle_timeout,
+            lifetime: Lifetime::new(idle_timeout, max_age, deadline),
             used: Mutex::new(Instant::now()),
             calls: AtomicUsize::new(0),
             is_held: AtomicBool::new(false),
+            contexts: Contexts::new(),
             step: Mutex::new(None),
         });
         let in_use = InUse::new(Arc::clone(&open));
@@ -176,29 +190,20 @@ impl Sessions {
         !lock(&self.registry.entries).open.is_empty()
     }
 
-    /// The session of a client, for a call.
+    /// The session of a client, for a call. One that is paused goes on.
     ///
     /// # Errors
     ///
     /// When the client has none with this handle.
     pub(crate) fn take(&self, client: &Client, id: &str) -> Result<InUse, NoSession> {
-        let entries = lock(&self.registry.entries);
-        let open = entries.open.get(id).filter(|session| session.client == *client);
-        match open {
-            Some(session) => {
-                // Its watcher has not seen it yet, or waits for the last call.
-                let ended = session.session.end_reason().map(Why::Ended);
-                let too_old = || session.is_too_old().then_some(Why::TooOld(session.max_age));
-                match ended.or_else(too_old) {
-                    None => Ok(InUse::new(Arc::clone(session))),
-                    Some(why) => Err(NoSession::Gone(Box::new(gone_of(session, why)))),
-                }
-            }
-            None => match entries.gone.find(client, id) {
-                Some(gone) => Err(NoSession::Gone(Box::new(gone.clone()))),
-                None => Err(NoSession::Unknown),
-            },
-        }
+        let session = self.registry.take(client, id)?;
+        session.resume();
+        Ok(session)
+    }
+
+    /// The sessions, without the pools in which they are opened.
+    pub(crate) fn registry(&self) -> Arc<Registry> {
+        Arc::clone(&self.registry)
     }
 
     /// The language and journal of a client's session, whether it is open or gone.
@@ -226,7 +231,7 @@ impl Sessions {
     ///
     /// When the client has none with this handle.
     pub(crate) fn close(&self, client: &Client, id: &str) -> Result<(), NoSession> {
-        let session = self.take(client, id)?;
+        let session = self.registry.take(client, id)?;
         self.registry.end(&session.0, Why::Ended(EndReason::Closed), Unless::Never);
         Ok(())
     }
@@ -236,7 +241,7 @@ impl Sessions {
         let entries = lock(&self.registry.entries);
         let own = entries.open.values().filter(|session| session.client == *client);
         let mut own: Vec<_> = own.cloned().collect();
-        own.sort_unstable_by_key(|session| session.opened);
+        own.sort_unstable_by_key(|session| session.lifetime.opened);
         own
     }
 
@@ -333,7 +338,10 @@ impl Sessions {
                 return Ok((place, evicted));
             }
             let (loser, why) = if is_at_own_limit {
-                let loser = longest_unused(&entries, |session| session.client == *client);
+                // A client that sets the end of a session expects it to live until then.
+                let loser = longest_unused(&entries, |session| {
+                    session.client == *client && !session.lifetime.has_deadline()
+                });
                 (loser, Why::TooManyOfClient(self.of_one))
             } else {
                 let most = entries.open.values().filter(|session| !session.is_in_use());

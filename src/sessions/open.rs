@@ -12,8 +12,9 @@ use isolator_pool::pool::session::Session;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::gone::Why;
+use super::contexts::Contexts;
 use super::journal::Journal;
+use super::lifetime::{Lifetime, NextEnd};
 use crate::config::{Config, Language};
 use crate::policy::Policies;
 
@@ -34,10 +35,12 @@ pub(crate) struct OpenSession {
     pub config: Arc<Config>,
     /// The steps that it has run.
     pub journal: Mutex<Journal>,
-    /// How long it can be unused.
+    /// Its contexts, for clients that use several.
+    pub contexts: Contexts,
+    /// How long it can be unused, if it has no deadline.
     pub idle_timeout: Duration,
-    pub(super) max_age: Duration,
-    pub(super) opened: Instant,
+    /// When it ends.
+    pub(super) lifetime: Lifetime,
     pub(super) used: Mutex<Instant>,
     /// Calls that use it now.
     pub(super) calls: AtomicUsize,
@@ -57,24 +60,37 @@ pub(crate) struct BoundSet {
 
 impl OpenSession {
     /// When it ends if it is not used again.
-    pub(super) fn ends_at(&self) -> (Instant, Why) {
+    pub(super) fn next_end(&self) -> NextEnd {
         // A call that uses it prolongs it.
         let is_used = self.is_in_use() || self.is_held.load(Ordering::Relaxed);
         let used = if is_used { Instant::now() } else { *lock(&self.used) };
-        let idle = used + self.idle_timeout;
-        let oldest = self.opened + self.max_age;
-        if idle <= oldest {
-            (idle, Why::Idle(self.idle_timeout))
-        } else {
-            (oldest, Why::TooOld(self.max_age))
-        }
+        self.lifetime.next_end(used)
+    }
+
+    /// The same as a time of the clock.
+    pub(crate) fn ends_at(&self) -> SystemTime {
+        let at = self.next_end().at;
+        SystemTime::now() + at.saturating_duration_since(Instant::now())
+    }
+
+    /// When it was opened.
+    pub(crate) fn opened_at(&self) -> SystemTime {
+        self.lifetime.opened_at
+    }
+
+    /// Pauses it until its client resumes it; returns false if it is paused already.
+    pub(crate) fn pause(&self) -> bool {
+        self.lifetime.pause()
+    }
+
+    /// Whether its client has paused it.
+    pub(crate) fn is_paused(&self) -> bool {
+        self.lifetime.is_paused()
     }
 
     /// The same for the client, as a date in RFC 3339's form.
     pub(crate) fn expires_at(&self) -> String {
-        let (at, _) = self.ends_at();
-        let at = SystemTime::now() + at.saturating_duration_since(Instant::now());
-        humantime::format_rfc3339_seconds(at).to_string()
+        humantime::format_rfc3339_seconds(self.ends_at()).to_string()
     }
 
     /// The policies for its cells: those of now, or if its language was removed, those that it was opened with.
@@ -85,7 +101,7 @@ impl OpenSession {
 
     /// Waits until it has reached its greatest age.
     pub(crate) async fn too_old(&self) {
-        tokio::time::sleep_until(self.opened + self.max_age).await;
+        tokio::time::sleep_until(self.lifetime.oldest()).await;
     }
 
     /// Lets it have no idle timeout from now on, because a command holds it.
@@ -106,7 +122,7 @@ impl OpenSession {
     }
 
     pub(super) fn is_too_old(&self) -> bool {
-        self.opened.elapsed() >= self.max_age
+        self.lifetime.oldest() <= Instant::now()
     }
 
     pub(super) fn is_in_use(&self) -> bool {
@@ -149,6 +165,13 @@ impl InUse {
     /// The same session for another holder.
     pub(crate) fn another(&self) -> Self {
         Self::new(self.shared())
+    }
+
+    /// Lets the session go on, if it is paused.
+    pub(crate) fn resume(&self) {
+        if self.is_paused() {
+            self.lifetime.resume();
+        }
     }
 
     /// The session, for what may come after the call.

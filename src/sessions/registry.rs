@@ -11,15 +11,17 @@ use isolator_pool::pool::admission::Client;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::NoSession;
 use super::gone::{Tombstones, Why, gone_of};
-use super::open::OpenSession;
+use super::lifetime::{AtDeadline, Deadline, EndKind, NextEnd, TooLate};
+use super::open::{InUse, OpenSession};
 
 /// How often an expired session that is in use is checked again.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// The sessions of a server, open and gone.
 #[derive(Default)]
-pub(super) struct Registry {
+pub(crate) struct Registry {
     pub(super) entries: Mutex<Records>,
     /// Bytes that all of them may take.
     pub(super) most_memory: AtomicU64,
@@ -69,6 +71,8 @@ pub(super) enum Unless {
     Never,
     /// A call that uses it.
     InUse,
+    /// It ends later, because its client has set another deadline.
+    NotDue,
 }
 
 impl Registry {
@@ -102,10 +106,66 @@ impl Registry {
         }
     }
 
+    /// The session of a client, for a call, also if it is paused.
+    ///
+    /// # Errors
+    ///
+    /// When the client has none with this handle.
+    pub(crate) fn take(&self, client: &Client, id: &str) -> Result<InUse, NoSession> {
+        let entries = lock(&self.entries);
+        let open = entries.open.get(id).filter(|session| session.client == *client);
+        match open {
+            Some(session) => {
+                // Its watcher has not seen it yet, or waits for the last call.
+                let ended = session.session.end_reason().map(Why::Ended);
+                let too_old =
+                    || session.is_too_old().then_some(Why::TooOld(session.lifetime.max_age));
+                match ended.or_else(too_old) {
+                    None => Ok(InUse::new(Arc::clone(session))),
+                    Some(why) => Err(NoSession::Gone(Box::new(gone_of(session, why)))),
+                }
+            }
+            None => match entries.gone.find(client, id) {
+                Some(gone) => Err(NoSession::Gone(Box::new(gone.clone()))),
+                None => Err(NoSession::Unknown),
+            },
+        }
+    }
+
+    /// Whether a session with this handle is open, whichever client has it.
+    pub(crate) fn is_open(&self, id: &str) -> bool {
+        lock(&self.entries).open.contains_key(id)
+    }
+
+    /// Why the session with this handle is gone, whichever client had it. `None` if it is open or not known.
+    pub(crate) fn why_gone(&self, id: &str) -> Option<Why> {
+        lock(&self.entries).gone.of(id).map(|gone| gone.why.clone())
+    }
+
+    /// Sets the deadline of a session that is in use, and lets it go on if it was paused. One that only `extends` its life never
+    /// shortens it.
+    ///
+    /// # Errors
+    ///
+    /// When it would be older than a session can be.
+    pub(crate) fn set_deadline(
+        &self,
+        session: &InUse,
+        deadline: Deadline,
+        extends: bool,
+    ) -> Result<(), TooLate> {
+        session.lifetime.set_deadline(deadline, extends)
+    }
+
     /// Ends a session, and remembers why. Returns whether it has ended: with the lock, no call can begin to use it meanwhile.
     pub(super) fn end(&self, session: &Arc<OpenSession>, why: Why, unless: Unless) -> bool {
         let mut entries = lock(&self.entries);
-        if unless == Unless::InUse && session.is_in_use() {
+        let stays = match unless {
+            Unless::Never => false,
+            Unless::InUse => session.is_in_use(),
+            Unless::NotDue => session.next_end().at > Instant::now(),
+        };
+        if stays {
             return false;
         }
         if entries.open.remove(&session.id).is_some() {
@@ -133,7 +193,7 @@ pub(super) fn longest_unused(
 /// Ends a session when it is time, and notes its end whatever the reason.
 pub(super) async fn watch(registry: Arc<Registry>, session: Arc<OpenSession>) {
     loop {
-        let (at, why) = session.ends_at();
+        let NextEnd { at, why, kind } = session.next_end();
         tokio::select! {
             reason = session.session.ended() => {
                 registry.end(&session, Why::Ended(reason), Unless::Never);
@@ -144,14 +204,24 @@ pub(super) async fn watch(registry: Arc<Registry>, session: Arc<OpenSession>) {
                 let _ = registry.keep_to_memory();
                 continue;
             }
+            () = session.lifetime.changed() => continue,
             () = tokio::time::sleep_until(at) => {}
         }
-        if session.is_in_use() {
-            tokio::time::sleep(LOOK_AGAIN).await;
-        } else if session.ends_at().0 <= Instant::now()
-            && registry.end(&session, why, Unless::InUse)
-        {
-            return;
+        match kind {
+            EndKind::Deadline(AtDeadline::Pause) => session.lifetime.pause_if_due(at),
+            EndKind::Deadline(AtDeadline::End) => {
+                if registry.end(&session, why, Unless::NotDue) {
+                    return;
+                }
+            }
+            EndKind::IfUnused if session.is_in_use() => tokio::time::sleep(LOOK_AGAIN).await,
+            EndKind::IfUnused => {
+                if session.next_end().at <= Instant::now()
+                    && registry.end(&session, why, Unless::InUse)
+                {
+                    return;
+                }
+            }
         }
     }
 }

@@ -135,6 +135,25 @@ impl Traces {
         Some(CallTrace { inner, began: SystemTime::now(), parent, name, attributes })
     }
 
+    /// Begins the trace of a request of an API.
+    pub(crate) fn begin_request(
+        &self,
+        method: &'static str,
+        route: &'static str,
+        traceparent: Option<&str>,
+        tracestate: Option<&str>,
+    ) -> Option<CallTrace> {
+        let inner = Arc::clone(self.0.as_ref()?);
+        let attributes = vec![
+            KeyValue::new("http.request.method", method),
+            KeyValue::new("http.route", route),
+            KeyValue::new("network.transport", inner.transport),
+        ];
+        let parent = parent(traceparent, tracestate);
+        let name = format!("{method} {route}");
+        Some(CallTrace { inner, began: SystemTime::now(), parent, name, attributes })
+    }
+
     /// Counts for operators; `None` if there are no traces.
     pub(crate) fn counts(&self) -> Option<&TraceCounts> {
         self.0.as_ref().map(|inner| &*inner.counts)
@@ -171,6 +190,18 @@ impl Inner {
 }
 
 impl CallTrace {
+    /// The request of an API was answered. `code` is the status of HTTP, and an error from 500 on.
+    pub(crate) fn end_request(
+        mut self,
+        code: u16,
+        status: Option<&str>,
+        receipt: Option<&ReceiptReport>,
+    ) {
+        self.attributes.push(KeyValue::new("http.response.status_code", i64::from(code)));
+        let error = (code >= 500).then_some("_OTHER");
+        self.end(error, status, receipt);
+    }
+
     /// The call was answered. `error` is the type of its error, and `receipt` how its program was served, if one ran.
     pub(crate) fn end(
         self,

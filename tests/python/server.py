@@ -148,9 +148,9 @@ async def shared(context):
 
 
 @asynccontextmanager
-async def listening(state, config, log=sys.stderr, started_by=()):
+async def listening(state, config, log=sys.stderr, started_by=(), at="127.0.0.1:0"):
     """The address of a server that clients reach over HTTP. It can be started by another command."""
-    async with _http([*started_by, *command(config)], environment(state), log) as url:
+    async with _http([*started_by, *command(config)], environment(state), log, at) as url:
         yield url
 
 
@@ -161,9 +161,9 @@ async def _stdio(command, environment, log):
 
 
 @asynccontextmanager
-async def _http(command, environment, log):
-    """A server that listens at any free port."""
-    command = [*command, "--http", "127.0.0.1:0"]
+async def _http(command, environment, log, at="127.0.0.1:0"):
+    """A server that listens, by default at any free port."""
+    command = [*command, "--http", at]
     async with await anyio.open_process(command, env=environment, stdin=subprocess.DEVNULL) as process:
         stream = TextReceiveStream(process.stderr)
         said = ""

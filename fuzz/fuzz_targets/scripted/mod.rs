@@ -12,8 +12,8 @@ use isolator_pool::engine::images::{Former, ImageBuilder};
 use isolator_pool::engine::limits::{ByteSize, CpuShare, FixedLimits, LimitKind, Resources};
 use isolator_pool::engine::preload::{Interpreter, Preload};
 use isolator_pool::engine::{
-    Call, Channel, Engine, EngineError, Image, LabelFilter, ListedSandbox, Progress, SandboxName,
-    SandboxSpec, SandboxState, Unsupported, Warning, refused,
+    Call, Channel, Engine, EngineError, Image, LabelFilter, ListedSandbox, Progress, RootAccess,
+    SandboxName, SandboxSpec, SandboxState, Unsupported, Warning, refused,
 };
 use isolator_pool::packages::PackageSet;
 use tokio::runtime::{Builder, Runtime};
@@ -54,7 +54,7 @@ pub(crate) fn spec(knobs: &[u8; KNOBS]) -> SandboxSpec {
         user: (1, 1),
         network: "none".to_owned(),
         cap_drop: Vec::new(),
-        readonly_root: true,
+        root: RootAccess::ReadOnly,
         runtime: None,
         preload: (knobs[2] & 8 != 0).then_some(preload),
         packages: None,

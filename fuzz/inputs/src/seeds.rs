@@ -160,12 +160,14 @@ fn session_says() -> Seeds {
         memory: Some(30 << 20),
         background_dropped: 1,
         shown_dropped: 1,
+        is_kernel_gone: false,
     };
     let shown = |thing, media_type: &str, size| Shown {
         thing,
         occasion: if thing == 1 { Occasion::Result } else { Occasion::Cell },
         media_type: media_type.to_owned(),
         size,
+        is_last: true,
     };
     let failed = Failed { cause: FailedCause::Command, message: "no such command".to_owned() };
     let cells = |stream: Stream| {

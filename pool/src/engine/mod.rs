@@ -119,8 +119,8 @@ pub struct SandboxSpec {
     pub network: String,
     /// Capabilities to take away, or `ALL`.
     pub cap_drop: Vec<String>,
-    /// Whether the root file system can't be written.
-    pub readonly_root: bool,
+    /// The access of programs to the root file system.
+    pub root: RootAccess,
     /// OCI runtime to use instead of the engine's default.
     pub runtime: Option<String>,
     /// The interpreter that waits in each sandbox, if any.
@@ -130,6 +130,24 @@ pub struct SandboxSpec {
     /// Whether such a sandbox is made even where the engine can't enforce every limit.
     pub allow_unlimited: bool,
 }
+
+/// The access of the programs of a sandbox to its root file system, apart from the file systems in memory that are mounted there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RootAccess {
+    /// They can only read it.
+    ReadOnly,
+    /// They can write where the files of the image permit it.
+    ModesOfImage,
+    /// They can add files and folders in the usual folders of a system, as far as the engine can offer that, and change none of the
+    /// image. The workspace is the home of their user, whose name is [`USER_NAME`].
+    Open,
+}
+
+/// The name of the user of programs in a sandbox with an [open](RootAccess::Open) root.
+pub const USER_NAME: &str = "user";
+
+/// The workspace of sandboxes with an [open](RootAccess::Open) root, which is the home of that user.
+pub const USER_HOME: &str = "/home/user";
 
 impl SandboxSpec {
     /// Processes and threads of a sandbox. If two interpreters wait in it, the one that is not needed is still there for

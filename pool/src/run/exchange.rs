@@ -104,6 +104,8 @@ pub(crate) struct Signals<'a> {
     pub(crate) gone: &'a CancellationToken,
     /// Interrupts the cell.
     pub(crate) interrupt: &'a Notify,
+    /// The same, from its own caller.
+    pub(crate) also: Option<&'a Notify>,
 }
 
 /// The place of an exchange in the life of a sandbox.
@@ -239,6 +241,10 @@ async fn outgoing(aside: Option<&dyn Aside>) -> Vec<u8> {
 
 async fn interrupted(signals: &Option<Signals<'_>>) {
     match signals {
+        Some(Signals { interrupt, also: Some(also), .. }) => tokio::select! {
+            () = interrupt.notified() => {}
+            () = also.notified() => {}
+        },
         Some(signals) => signals.interrupt.notified().await,
         None => std::future::pending().await,
     }

@@ -20,7 +20,7 @@ use isolator_runner::wire::{
 
 use crate::engine::limits::Resources;
 use crate::engine::preload::Want;
-use crate::engine::{Call, EngineError, SandboxSpec, SandboxState, bounded, refused};
+use crate::engine::{Call, EngineError, RootAccess, SandboxSpec, SandboxState, bounded, refused};
 use crate::packages::PackageSet;
 use crate::quote::{Said, said};
 use crate::run::exchange::{Place, RunnerReport, Step, exchange, start_message};
@@ -262,7 +262,8 @@ fn encode(
 
 /// The file systems that a program can fill.
 pub(crate) fn disks(spec: &SandboxSpec) -> Vec<String> {
-    vec![spec.workdir.clone(), "/tmp".to_owned(), "/dev/shm".to_owned()]
+    let root = (spec.root == RootAccess::Open).then_some("/");
+    [&*spec.workdir, "/tmp", "/dev/shm"].into_iter().chain(root).map(str::to_owned).collect()
 }
 
 fn from_failed(failed: Failed) -> RunError {

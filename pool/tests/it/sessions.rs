@@ -31,7 +31,7 @@ async fn open(world: &World) -> (Arc<Session>, OpenReceipt) {
 
 fn cell(code: &str) -> CellRequest {
     CellRequest {
-        run: CellRun::Code { typescript: false, columns: None },
+        run: CellRun::code(),
         workspace: WorkspaceBuilder::new(WorkspaceLimits { files: 0, total: 0 }).build(),
         appended: Vec::new(),
         input: code.as_bytes().to_vec(),
@@ -40,6 +40,10 @@ fn cell(code: &str) -> CellRequest {
         shown: 1000,
         files: None,
         watch: None,
+        shown_watch: None,
+        interrupt: None,
+        context: 0,
+        keeps_session: false,
     }
 }
 

@@ -26,9 +26,13 @@ impl Session<'_> {
         input: &[u8],
         unpack: Duration,
     ) -> Result<CellEnded, NotRun> {
-        self.save_memory(false);
-        let before = cgroup::Counters::read();
         let is_code = matches!(cell.run, CellRun::Code { .. });
+        if is_code {
+            self.switch_to(cell.context);
+        }
+        self.save_memory(false);
+        let processes_before = self.contexts.processes_before();
+        let before = cgroup::Counters::read();
         if let Some(kernels) = &mut self.kernels
             && is_code
         {
@@ -56,7 +60,7 @@ impl Session<'_> {
         // A kernel that was gone when its cell came may have been killed since the last answer.
         let before = if has_run { before } else { std::mem::take(&mut self.counted) };
         let (mut undone, is_alive) = match undone_before {
-            0 => self.undo_if_gone(&ended, is_code),
+            0 => self.undo_if_gone(&ended, is_code, cell.keeps_session),
             // The kernel has gone back already.
             cells => (cells, true),
         };
@@ -73,6 +77,7 @@ impl Session<'_> {
             _ => self.background.add(pipes),
         }
         super::reap();
+        self.contexts.note_started(processes_before);
         let Ended { said, shown_dropped, .. } = ended;
         let exit = ended.into_exit(&before, &cell.bounds.disks);
         self.counted = cgroup::Counters::read();
@@ -97,6 +102,7 @@ impl Session<'_> {
             memory: cgroup::memory(),
             background_dropped,
             shown_dropped,
+            is_kernel_gone: is_code && self.kernels.is_none(),
         })
     }
 
@@ -121,24 +127,26 @@ impl Session<'_> {
 
     /// If the kernel's process is gone, its newest checkpoint is the session. Returns how many cells that undoes, and whether the session
     /// goes on.
-    fn undo_if_gone(&mut self, ended: &Ended, is_code: bool) -> (u32, bool) {
+    fn undo_if_gone(&mut self, ended: &Ended, is_code: bool, keeps_session: bool) -> (u32, bool) {
         if ended.is_lost {
             processes::kill_everything();
             return (0, false);
         }
-        match &mut self.kernels {
-            Some(kernels) if is_code && ended.is_gone => {
-                // It may have left some that are not its children anymore.
-                if !kernels.kill_current() {
-                    return (0, false);
-                }
-                match kernels.undo() {
-                    Some(cells) => (cells, true),
-                    None => (0, false),
-                }
-            }
-            _ => (0, true),
+        let Some(kernels) = self.kernels.as_mut().filter(|_| is_code && ended.is_gone) else {
+            return (0, true);
+        };
+        // It may have left some that are not its children anymore.
+        if !kernels.kill_current() {
+            return (0, false);
         }
+        if let Some(cells) = kernels.undo() {
+            return (cells, true);
+        }
+        let lives_on = self.outlives_kernel(keeps_session);
+        if lives_on {
+            self.end_kernel();
+        }
+        (0, lives_on)
     }
 
     /// Gives up old checkpoints if memory is short, but never that of the next cell. While a cell runs, the one before it stays, too.
@@ -148,7 +156,8 @@ impl Session<'_> {
             .zip(cgroup::memory())
             .is_some_and(|(limit, used)| used / 100 > limit / 100 * SHORT_OF_MEMORY / 100)
         {
-            if (is_running && !kernels.has_old_checkpoints()) || !kernels.give_up_oldest() {
+            let may_give_up = !is_running || kernels.has_old_checkpoints();
+            if !(may_give_up && kernels.give_up_oldest() || self.contexts.give_up_oldest()) {
                 return;
             }
             // It takes a moment until its memory is free.

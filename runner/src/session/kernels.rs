@@ -10,7 +10,7 @@ mod process;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
 use std::io::{self, PipeReader, PipeWriter};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -60,6 +60,21 @@ pub(super) struct Kernels {
     pub(super) early: Early,
     /// The pipes of a kernel that can't be given new ones for each cell.
     pub(super) own_pipes: [Option<File>; 2],
+    /// The processes of the kernels of other contexts, which undoing a cell must not end.
+    neighbours: HashSet<Pid>,
+}
+
+/// A cell of code for a kernel.
+pub(super) struct Code<'a> {
+    pub(super) number: u32,
+    pub(super) typescript: bool,
+    /// Columns of the terminal, if it is one.
+    pub(super) columns: Option<u16>,
+    /// Variables only for this cell.
+    pub(super) env: &'a BTreeMap<String, String>,
+    /// Whether a program gets the things that it shows.
+    pub(super) for_program: bool,
+    pub(super) source: &'a [u8],
 }
 
 /// The answer that a kernel was asked for.
@@ -140,6 +155,7 @@ impl Kernels {
             is_deaf: false,
             early: Early::default(),
             own_pipes,
+            neighbours: HashSet::new(),
         };
         Ok((kernels, version, [stdout, stderr]))
     }
@@ -166,13 +182,7 @@ impl Kernels {
     /// # Errors
     ///
     /// When it does not.
-    pub(super) fn begin(
-        &mut self,
-        number: u32,
-        typescript: bool,
-        columns: Option<u16>,
-        code: &[u8],
-    ) -> io::Result<Begun> {
+    pub(super) fn begin(&mut self, code: &Code<'_>) -> io::Result<Begun> {
         if self.is_deaf {
             return Err(io::ErrorKind::TimedOut.into());
         }
@@ -180,16 +190,21 @@ impl Kernels {
         const CHECKPOINT: u8 = 1;
         const TYPESCRIPT: u8 = 2;
         const COLUMNS: u8 = 4;
+        const VARIABLES: u8 = 8;
+        const FOR_PROGRAM: u8 = 16;
         let found = processes::all()?;
-        let number = number.to_be_bytes();
+        let number = code.number.to_be_bytes();
         // Node.js lays out values by itself.
         let is_python = self.interpreter == Interpreter::Python;
-        let columns = columns.filter(|_| is_python).map(u16::to_be_bytes);
+        let columns = code.columns.filter(|_| is_python).map(u16::to_be_bytes);
         let flags = if self.most > 0 && !self.is_prepared { CHECKPOINT } else { 0 }
-            | if typescript { TYPESCRIPT } else { 0 }
-            | if columns.is_some() { COLUMNS } else { 0 };
+            | if code.typescript { TYPESCRIPT } else { 0 }
+            | if columns.is_some() { COLUMNS } else { 0 }
+            | if code.env.is_empty() { 0 } else { VARIABLES }
+            | if code.for_program { FOR_PROGRAM } else { 0 };
         let columns = columns.as_ref().map_or(&[][..], |columns| columns);
-        let message: [&[u8]; 4] = [&number, &[flags], columns, code];
+        let variables = variables(code.env)?;
+        let message: [&[u8]; 5] = [&number, &[flags], columns, &variables, code.source];
         if self.interpreter == Interpreter::Node {
             self.current.channel.send(b'C', &message, &[], BEGIN_TIMEOUT)?;
             let answered = self.wait_for_begin(None, Expected::Started)?;
@@ -371,11 +386,31 @@ impl Kernels {
         self.checkpoints.len() > 1 + usize::from(self.is_prepared)
     }
 
+    /// Notes which processes of other contexts' kernels live on when a cell is undone.
+    pub(super) fn set_neighbours(&mut self, pids: HashSet<Pid>) {
+        self.neighbours = pids;
+    }
+
+    /// Notes processes that cells of other contexts have started. Undoing a cell does not end them.
+    pub(super) fn note_others(&mut self, started: &HashSet<Pid>) {
+        let processes = self.checkpoints.iter_mut().chain([&mut self.current]);
+        processes
+            .filter_map(|process| process.found.as_mut())
+            .for_each(|found| found.extend(started));
+    }
+
+    /// Ends all its processes. Returns the pipes that others may hold.
+    pub(super) fn end(self) -> [Option<File>; 2] {
+        self.checkpoints.iter().chain([&self.current]).for_each(|it| it.signal(Signal::KILL));
+        self.own_pipes
+    }
+
     /// Kills the process that is the session, and everything that was started since its first cell began. Returns whether that
     /// worked.
     pub(super) fn kill_current(&self) -> bool {
         let mut keep = self.pids();
         keep.remove(&self.current.pid);
+        keep.extend(&self.neighbours);
         self.current.signal(Signal::KILL);
         let found = self.current.found.iter().flatten().filter(|pid| **pid != self.current.pid);
         keep.extend(found);
@@ -444,6 +479,7 @@ impl Kernels {
             let younger = self.checkpoints[at + 1..].iter().chain([&self.current]);
             let younger: HashSet<_> = younger.map(|process| process.pid).collect();
             keep.extend(found.difference(&younger));
+            keep.extend(&self.neighbours);
             if !processes::kill_all_but(&keep) {
                 return None;
             }
@@ -451,6 +487,16 @@ impl Kernels {
         self.checkpoints.truncate(at + 1);
         self.undo()
     }
+}
+
+/// The variables of a cell as its kernel reads them: the length of all, and a null character after each.
+fn variables(env: &BTreeMap<String, String>) -> io::Result<Vec<u8>> {
+    if env.is_empty() {
+        return Ok(Vec::new());
+    }
+    let all: String = env.iter().map(|(name, value)| format!("{name}={value}\0")).collect();
+    let length = u32::try_from(all.len()).map_err(io::Error::other)?.to_be_bytes();
+    Ok([&length[..], all.as_bytes()].concat())
 }
 
 /// Gives a kernel in Node.js another channel, which takes the place of the one that it was started with. Its children would inherit

@@ -7,6 +7,7 @@ mod agent;
 mod background;
 mod cell;
 mod channel;
+mod contexts;
 mod job;
 mod kernels;
 mod listing;
@@ -28,6 +29,7 @@ use isolator_runner::wire::{
 
 use self::agent::Agents;
 use self::background::Background;
+use self::contexts::Contexts;
 pub(crate) use self::job::run_job;
 use self::kernels::Kernels;
 use self::listing::{Listing, Nothing};
@@ -47,7 +49,11 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// A session that serves cells.
 struct Session<'a> {
     workdir: PathBuf,
+    /// The current kernel. Those of the other contexts wait.
     kernels: Option<Kernels>,
+    contexts: Contexts,
+    /// Maximum number of checkpoints of each kernel.
+    checkpoints: u32,
     /// The set of packages that its programs can import from, if any.
     packages: Option<wire::Packages>,
     background: Background,
@@ -80,7 +86,8 @@ pub(crate) fn serve(
     }
     let counted = cgroup::Counters::default();
     let mut session = Session::new(workdir, packages, counted, oom_score, from_server, to_server);
-    let opened = session.open(kernel, preloads, checkpoints)?;
+    session.checkpoints = checkpoints;
+    let opened = session.open(kernel, preloads)?;
     session.to_server.send(Kind::Opened, &opened)?;
     session.counted = cgroup::Counters::read();
     let served = session.rest().and_then(|()| session.serve());
@@ -101,6 +108,8 @@ impl<'a> Session<'a> {
         Self {
             workdir,
             kernels: None,
+            contexts: Contexts::default(),
+            checkpoints: 0,
             packages,
             background: Background::new(),
             agents: Agents::default(),
@@ -115,19 +124,14 @@ impl<'a> Session<'a> {
 
 impl Session<'_> {
     /// Starts the kernel, if there is one.
-    fn open(
-        &mut self,
-        kernel: Option<wire::Kernel>,
-        preloads: Preloads,
-        checkpoints: u32,
-    ) -> Result<Opened, Failed> {
+    fn open(&mut self, kernel: Option<wire::Kernel>, preloads: Preloads) -> Result<Opened, Failed> {
         let mut opened = Opened::default();
         if let Some(kernel) = kernel {
             let started = preloads.into_kernel(&kernel, &self.workdir, self.oom_score);
             let kernels = started.and_then(|started| {
                 let StartedKernel { preloaded, .. } = started;
                 opened.preloaded = preloaded;
-                Kernels::new(kernel.interpreter, started, checkpoints)
+                Kernels::new(kernel.interpreter, started, self.checkpoints)
             });
             let (kernels, version, pipes) = kernels.map_err(|error| {
                 let command = kernel.argv.first().map_or("", String::as_str);
@@ -153,6 +157,8 @@ impl Session<'_> {
                 Kind::Rewind => self.rewind(wire::parse_message(kind, &payload)?)?,
                 Kind::List => self.list()?,
                 Kind::Read => self.read(&wire::parse_message(kind, &payload)?)?,
+                Kind::OpenContext => self.open_context(wire::parse_message(kind, &payload)?)?,
+                Kind::CloseContext => self.close_context(wire::parse_message(kind, &payload)?)?,
                 // The cell that it was meant for has just ended.
                 Kind::Interrupt | Kind::Cancel => continue,
                 Kind::Agent | Kind::EndAgent => {
@@ -229,6 +235,7 @@ impl Session<'_> {
     }
 
     fn rewind(&mut self, Rewind { cells }: Rewind) -> io::Result<bool> {
+        self.switch_to(0);
         let rewound = self.kernels.as_mut().map_or(Some(0), |kernels| kernels.rewind(cells));
         let checkpoints = self.kernels.as_ref().map_or(0, Kernels::checkpoints);
         let (cells, is_alive) = (rewound.unwrap_or(0), rewound.is_some());

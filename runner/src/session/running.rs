@@ -9,7 +9,7 @@ use isolator_runner::wire::{Bounds, Cell, CellRun, End, Failed, FailedCause, Kin
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::Session;
-use super::kernels::Begun;
+use super::kernels::{Begun, Code};
 use crate::output::Output;
 use crate::packages;
 use crate::preload::Spares;
@@ -129,13 +129,20 @@ impl Session<'_> {
     pub(super) fn begin(&mut self, cell: &Cell, input: &[u8]) -> Result<Option<Running>, NotRun> {
         match &cell.run {
             CellRun::Files => Ok(None),
-            CellRun::Code { typescript, columns } => {
+            CellRun::Code { typescript, columns, env, for_program } => {
                 let Some(kernels) = &mut self.kernels else {
-                    return Err(command("the session has no kernel".to_owned()).into());
+                    let message = format!("context {} has no interpreter", cell.context);
+                    return Err(command(message).into());
                 };
-                let Ok(begun) = kernels.begin(cell.number, *typescript, *columns, input) else {
-                    return Ok(None);
+                let code = Code {
+                    number: cell.number,
+                    typescript: *typescript,
+                    columns: *columns,
+                    env,
+                    for_program: *for_program,
+                    source: input,
                 };
+                let Ok(begun) = kernels.begin(&code) else { return Ok(None) };
                 let Begun { pipes, no_checkpoint } = begun;
                 let pid = kernels.current.pid;
                 // A process that was forked for the cell has used none. The code may run as soon as its start is sent.

@@ -29,21 +29,23 @@ impl ShownSoFar {
         forms: Vec<(String, Vec<u8>)>,
         to_server: &mut FrameWriter<File>,
     ) -> io::Result<()> {
-        let (thing, mut is_sent, mut is_whole) = (self.things, false, true);
-        for (media_type, content) in forms {
-            let size = content.len() as u64;
-            let left = self.left.checked_sub(size + SHOWN_OVERHEAD).filter(|_| thing < MAX_SHOWN);
-            let Some(left) = left else {
-                is_whole = false;
-                continue;
-            };
-            self.left = left;
-            is_sent = true;
-            to_server.queue_message(Kind::Shown, &Shown { thing, occasion, media_type, size })?;
+        let (thing, all) = (self.things, forms.len());
+        let mut sent = forms;
+        sent.retain(|(_, content)| {
+            let size = content.len() as u64 + SHOWN_OVERHEAD;
+            let left = self.left.checked_sub(size).filter(|_| thing < MAX_SHOWN);
+            self.left = left.unwrap_or(self.left);
+            left.is_some()
+        });
+        self.things += u32::from(!sent.is_empty());
+        self.dropped += u32::from(sent.is_empty() || sent.len() < all);
+        let last = sent.len().saturating_sub(1);
+        for (at, (media_type, content)) in sent.into_iter().enumerate() {
+            let (size, is_last) = (content.len() as u64, at == last);
+            let shown = Shown { thing, occasion, media_type, size, is_last };
+            to_server.queue_message(Kind::Shown, &shown)?;
             to_server.queue(Kind::ShownContent, &content)?;
         }
-        self.things += u32::from(is_sent);
-        self.dropped += u32::from(!is_sent || !is_whole);
         Ok(())
     }
 }

@@ -36,6 +36,10 @@ pub enum Kind {
     Agent = 13,
     /// Server to runner: kill the agent with the number in these four bytes.
     EndAgent = 14,
+    /// Server to runner: an [`OpenContext`].
+    OpenContext = 15,
+    /// Server to runner: a [`CloseContext`].
+    CloseContext = 16,
     /// Runner to server: a [`Ready`].
     Ready = 64,
     /// Runner to server: bytes that the program wrote to its standard output.
@@ -78,6 +82,8 @@ pub enum Kind {
     AgentSaid = 83,
     /// Runner to server: an [`AgentEnded`](agent::AgentEnded).
     AgentEnded = 84,
+    /// Runner to server: a [`ContextClosed`].
+    ContextClosed = 85,
 }
 
 impl TryFrom<u8> for Kind {
@@ -99,6 +105,8 @@ impl TryFrom<u8> for Kind {
             12 => Self::Read,
             13 => Self::Agent,
             14 => Self::EndAgent,
+            15 => Self::OpenContext,
+            16 => Self::CloseContext,
             64 => Self::Ready,
             65 => Self::Stdout,
             66 => Self::Stderr,
@@ -120,6 +128,7 @@ impl TryFrom<u8> for Kind {
             82 => Self::Resting,
             83 => Self::AgentSaid,
             84 => Self::AgentEnded,
+            85 => Self::ContextClosed,
             other => return Err(WireError::UnknownKind(other)),
         })
     }

@@ -21,9 +21,16 @@
 //!   Content … ReadEnded      ──────▶
 //!                            ◀──────  Agent | EndAgent, at any time between messages, also while a cell runs
 //!   AgentSaid | AgentEnded   ──────▶             the same
+//!                            ◀──────  OpenContext
+//!   Opened | Failed          ──────▶
+//!                            ◀──────  CloseContext
+//!   ContextClosed            ──────▶
 //! ```
 //!
 //! The end of the server's stream is the end of the session. An interruption that comes when no cell runs does nothing.
+//!
+//! A session can have several kernels over the same files, its *contexts*. That of the [`Session`] has the number 0. One cell runs
+//! at a time, in whichever context.
 
 use std::collections::BTreeMap;
 
@@ -36,6 +43,9 @@ pub const MAX_SHOWN: u32 = 500;
 
 /// Longest media type of a form, in bytes.
 pub const MAX_MEDIA_TYPE: usize = 200;
+
+/// The beginning of media types that only programs are shown: `error`, `table` and `chart` follow, as JSON.
+pub const FOR_PROGRAMS: &str = "application/vnd.isolator.";
 
 /// Bytes that each form of a thing counts in addition to its content.
 pub const SHOWN_OVERHEAD: u64 = 100;
@@ -93,6 +103,43 @@ pub struct Cell {
     pub shown: u64,
     /// Files of the tar that are appended to existing ones. The others replace them.
     pub appended: Vec<String>,
+    /// The context whose kernel runs its code.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub context: u32,
+    /// Whether the session goes on without the kernel if this is gone and there is no checkpoint. It always does in a context other
+    /// than 0.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub keeps_session: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
+/// Starts the kernel of a context. If the context has one it ends first.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OpenContext {
+    /// Its number.
+    pub context: u32,
+    /// The interpreter. It gets the session's packages, if they are for it.
+    pub kernel: Kernel,
+    /// The folder in which it starts: below the workspace, or absolute.
+    pub cwd: String,
+}
+
+/// Ends the kernel of a context. Other processes that its cells have started live on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CloseContext {
+    /// Its number.
+    pub context: u32,
+}
+
+/// The answer to a [`CloseContext`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContextClosed {
+    /// Whether it was open.
+    pub was_open: bool,
 }
 
 /// How a cell runs.
@@ -106,6 +153,13 @@ pub enum CellRun {
         /// Columns of the terminal that shows the values, if it is one. Otherwise they are laid out as in a notebook.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         columns: Option<u16>,
+        /// Variables that are set only for this cell.
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        env: BTreeMap<String, String>,
+        /// Whether it is shown to a program instead of a person: exceptions, the data of tables and that of charts are shown as JSON,
+        /// in the media types that begin with [`FOR_PROGRAMS`], and values in all their forms.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        for_program: bool,
     },
     /// It does not run: only its files are written.
     Files,
@@ -120,6 +174,13 @@ pub enum CellRun {
     },
 }
 
+impl CellRun {
+    /// Code that is shown to a person.
+    pub const fn code() -> Self {
+        Self::Code { typescript: false, columns: None, env: BTreeMap::new(), for_program: false }
+    }
+}
+
 /// Something that a cell shows. As many bytes of [`ShownContent`](super::Kind::ShownContent) follow as `size` says.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shown {
@@ -131,6 +192,8 @@ pub struct Shown {
     pub media_type: String,
     /// Bytes of its content.
     pub size: u64,
+    /// Whether it is the last form of the thing.
+    pub is_last: bool,
 }
 
 /// The occasion on which something is shown.
@@ -185,6 +248,9 @@ pub struct CellEnded {
     pub background_dropped: u64,
     /// Number of shown things that are not sent, because they are too large together.
     pub shown_dropped: u32,
+    /// Whether its context has no kernel anymore, and the session goes on without.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_kernel_gone: bool,
 }
 
 /// Why there is no checkpoint before a cell, as the kernel says. The kernel sends codes and no words, so that no program can put its own

@@ -1,11 +1,11 @@
 //! From the settings of the languages to the languages.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, LazyLock};
 
 use isolator_pool::engine::limits::{ByteSize, FixedLimits, Resources};
 use isolator_pool::engine::preload::Preload;
-use isolator_pool::engine::{Image, SandboxSpec};
+use isolator_pool::engine::{Image, RootAccess, SandboxSpec, USER_HOME};
 use isolator_pool::run::workspace::{WorkspaceBuilder, WorkspaceLimits};
 use regex::Regex;
 use serde::Deserialize as _;
@@ -80,11 +80,12 @@ pub(crate) fn language_like(name: &str) -> Option<String> {
 }
 
 /// Completes the settings of all languages, and makes the languages that are enabled. `common` has the keys for all
-/// languages, and `template` the properties that all sandboxes have.
+/// languages, and `template` the properties that all sandboxes have. Languages that `open` names have a writable root unless they
+/// say otherwise.
 pub(in crate::config) fn build(
     settings: &mut BTreeMap<String, LanguageSettings>,
     common: &Value,
-    template: &SandboxSpec,
+    (template, open): (&SandboxSpec, &BTreeSet<&str>),
     check: &mut Check<'_>,
 ) -> BTreeMap<String, Arc<Language>> {
     let mut languages = BTreeMap::new();
@@ -99,6 +100,7 @@ pub(in crate::config) fn build(
                 continue;
             }
         };
+        own.writable_root |= written["writableRoot"].is_null() && open.contains(&*name);
         if own.enabled
             && let Some(language) = language(&name, &mut own, &written, template, check)
         {
@@ -182,6 +184,9 @@ fn language(
     {
         check.problem(at("env"), format!("{bad:?} is not the name of a variable"));
     }
+    if settings.writable_root && written["env"]["HOME"].is_null() {
+        settings.env.insert("HOME".to_owned(), USER_HOME.to_owned());
+    }
     let mut language = Language {
         name: name.to_owned(),
         description: settings.description.clone(),
@@ -240,8 +245,14 @@ fn sandbox(
         check.problem(at("user"), message);
         template.user
     });
+    let (root, workdir) = match settings.writable_root {
+        true => (RootAccess::Open, USER_HOME),
+        false => (template.root, &*template.workdir),
+    };
     SandboxSpec {
         image: Image { name: image, ..Image::default() },
+        root,
+        workdir: workdir.to_owned(),
         resources: Resources { memory, cpu: settings.cpus },
         limits: FixedLimits { pids: settings.pids_limit, workspace, tmp, ..template.limits },
         user,

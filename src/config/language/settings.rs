@@ -53,6 +53,10 @@ section! {
         // They give a program a home and a folder for temporary files in any image.
         pub(super) env: BTreeMap<String, String> =
             ["HOME", "TMPDIR"].map(|name| (name.to_owned(), "/tmp".to_owned())).into(),
+        /// Whether its programs can add files in the usual folders of the system, such as / and /etc, up to the size of /tmp. They
+        /// have the home /home/user, which is the working directory. Default: true for the languages of templates in apis.e2b.
+        #[schemars(transform = follows)]
+        pub(super) writable_root: bool = false,
         /// User and group of its programs, as numbers; not root.
         pub(super) user: String = "1000:1000".to_owned(),
         /// Memory of a sandbox in MiB, including its files. Default: defaultMemoryMB.

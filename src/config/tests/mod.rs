@@ -4,8 +4,8 @@ mod packages;
 use std::path::Path;
 use std::time::Duration;
 
-use isolator_pool::engine::SandboxSpec;
 use isolator_pool::engine::limits::{ByteSize, CpuShare};
+use isolator_pool::engine::{RootAccess, SandboxSpec};
 use isolator_pool::pool::sizing::Size;
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -66,7 +66,7 @@ fn the_defaults_are_those_of_isolator_mcp() {
     assert_eq!(python.limits.pids, 64);
     assert_eq!(python.network, "none");
     assert_eq!(python.cap_drop, ["ALL"]);
-    assert!(python.readonly_root);
+    assert_eq!(python.root, RootAccess::ReadOnly);
     assert_eq!(python.workdir, "/workspace");
     let names: Vec<_> = config.languages.keys().collect();
     assert_eq!(names, ["go", "javascript", "python"]);

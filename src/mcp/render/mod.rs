@@ -96,6 +96,7 @@ impl Renderer<'_> {
             CallError::Invalid(error) => return invalid(tool, error),
             CallError::Forbidden { .. } => return forbidden(tool, error),
             CallError::SessionGone(gone) => return session::gone(gone),
+            CallError::NoAudit(why) => (*why).to_owned(),
             CallError::TooMuchAtOnce(_) => {
                 format!("Sandbox error: {error}\n\nThe program did not run. Try again in a moment.")
             }
@@ -119,6 +120,7 @@ impl Renderer<'_> {
             CallError::Sandbox(source) | CallError::NotOpened(OpenFailure::Open(source)) => {
                 format!("Sandbox error: {error}\n\n{}", self.advice(source))
             }
+            CallError::Agent(_) => format!("Sandbox error: {error}"),
             CallError::NoVerdict(_) => format!(
                 "Syntax check failed: {error}\n\nIt is not known whether the program is valid."
             ),

@@ -2,6 +2,7 @@
 //!
 //! [`program`] is for programs in new sandboxes, and [`session`] for what runs in sessions.
 
+mod context;
 mod program;
 mod session;
 
@@ -15,6 +16,7 @@ use crate::config::{Config, Language};
 use crate::request::arguments::InvalidArgument;
 use crate::request::limits::{cpu, memory};
 
+pub(crate) use context::{ContextCell, context_cell};
 pub(crate) use program::{ProgramJob, program, test};
 pub(crate) use session::{OpenJob, StepJob, again, cell, command, files, opening};
 
@@ -103,6 +105,14 @@ fn variables(
         return Err(InvalidArgument::new(field, message));
     }
     Ok(env)
+}
+
+/// Checks variables that are added to those of a language.
+pub(crate) fn check_variables(
+    env: &BTreeMap<String, String>,
+    language: &Language,
+) -> Result<(), InvalidArgument> {
+    variables(&[], env, language).map(drop)
 }
 
 /// Refuses a text that can't be an argument of a program.

@@ -1,5 +1,6 @@
 //! Resolves the arguments of calls that use a session: the step to run, its files and limits.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,6 +44,10 @@ pub(crate) struct StepJob {
     pub advice: Option<understand::Advice>,
     /// Called with its end, even if its caller has gone away.
     pub on_end: Option<OnEnd>,
+    /// The language of its code, if that is another than the session's.
+    pub language: Option<Arc<Language>>,
+    /// Whether it is noted in the journal of the session, to be run again in another. The journal is that of context 0.
+    pub is_noted: bool,
 }
 
 /// A callback for the end of a step that has begun.
@@ -54,7 +59,7 @@ impl StepJob {
         self.files.iter().map(|file| (file.name.as_str(), file.content.as_slice()))
     }
 
-    fn new(
+    pub(super) fn new(
         run: CellRun,
         step: Step,
         input: Vec<u8>,
@@ -72,6 +77,10 @@ impl StepJob {
             shown: config.results.files.as_bytes(),
             files: Some(wanted.to_sandbox()),
             watch: None,
+            shown_watch: None,
+            interrupt: None,
+            context: 0,
+            keeps_session: false,
         };
         Self {
             run,
@@ -82,6 +91,8 @@ impl StepJob {
             unchecked: Vec::new(),
             advice: None,
             on_end: None,
+            language: None,
+            is_noted: true,
         }
     }
 
@@ -130,7 +141,14 @@ pub(crate) fn opening(arguments: OpenSession, config: &Config) -> Result<OpenJob
         let files = arguments.files;
         Some(packed_files("files", files, &language, resources, &config.policies, config)?)
     };
-    let wish = Wish { language, resources, idle_timeout, packages: None };
+    let wish = Wish {
+        language,
+        resources,
+        idle_timeout,
+        packages: None,
+        env: BTreeMap::new(),
+        deadline: None,
+    };
     let (packages, replay) = (arguments.packages, arguments.replay);
     let max_wait = Some(config.results.detach_after);
     Ok(OpenJob { wish, packages, first, max_wait, replay, notes: Vec::new() })
@@ -223,7 +241,7 @@ pub(crate) fn cell(
         let typescript = interpreter == Interpreter::Node
             && file_name.as_deref().is_some_and(|name| name.ends_with("ts"));
         packer.files("additional_files", additional_files)?;
-        (CellRun::Code { typescript, columns: None }, entrypoint.code.into_bytes())
+        (code_run(typescript), entrypoint.code.into_bytes())
     } else {
         let env = variables(&input.args, &input.env, language)?;
         packer.entrypoint(entrypoint)?;
@@ -281,7 +299,9 @@ pub(crate) fn again(
     });
     let files: Vec<_> = files.collect();
     let job = match step {
-        Step::Code { code, file_name, input: StepInput { args, env, stdin } } => {
+        Step::Code { code, file_name, input: StepInput { args, mut env, stdin } } => {
+            // Cells of an API can have variables.
+            let of_cell = language.kernel.map(|_| std::mem::take(&mut env)).unwrap_or_default();
             let arguments = Arguments {
                 entrypoint_code: Some(code),
                 entrypoint_filename: file_name,
@@ -293,6 +313,9 @@ pub(crate) fn again(
             };
             let mut job = cell(arguments, language, resources, &config.policies, config)?;
             job.run.timeout = timeout;
+            if let CellRun::Code { env, .. } = &mut job.run.run {
+                *env = of_cell;
+            }
             return Ok(job);
         }
         Step::Files => StepJob::only_files(config),
@@ -303,6 +326,11 @@ pub(crate) fn again(
     let mut packer = Packer::for_session(language, &config.policies, config);
     packer.files("files", files)?;
     Ok(job.with_files(packer))
+}
+
+/// Code that is shown to a person.
+fn code_run(typescript: bool) -> CellRun {
+    CellRun::Code { typescript, columns: None, env: BTreeMap::new(), for_program: false }
 }
 
 /// Refuses arguments that mean nothing to a cell.

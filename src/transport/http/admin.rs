@@ -25,12 +25,12 @@ use super::certificate::Certificate;
 use super::health::Health;
 use super::page::page;
 use super::reload::Reload;
-use super::tokens::Tokens;
-use super::{LOCAL_HOSTS, connections, guard, head, listen};
+use super::{connections, head, listen};
 use crate::address::ListenAddress;
 use crate::config::Config;
 use crate::current::Current;
 use crate::metrics::{Format, Metrics};
+use crate::web::{LOCAL_HOSTS, Refused, Tokens, client_of};
 
 /// Connections at the same time: more than operators have, and few compared to those of clients.
 const MAX_CONNECTIONS: usize = 32;
@@ -198,7 +198,7 @@ impl Guard {
 
     fn refusal(&self, headers: &HeaderMap) -> Option<Response> {
         match self {
-            Self::Tokens(tokens) => guard::client_of(tokens, headers).err().map(|refused| *refused),
+            Self::Tokens(tokens) => client_of(tokens, headers).err().map(Refused::into_response),
             Self::ThisMachine(address) => {
                 let is_own = names_this_machine(headers, *address);
                 let refusal =

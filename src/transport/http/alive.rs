@@ -1,5 +1,5 @@
 //! Answers that are not silent for long. Proxies end connections on which nothing comes, and only what is sent to a client
-//! shows [whether it is still there](super::half_close).
+//! shows [whether it is still there](crate::web::Side).
 //!
 //! An answer that takes its time becomes a stream of events, in which comments come until there is something to say.
 

@@ -1,6 +1,6 @@
 //! HTTP connections: limited in number, with TLS if there is a certificate, closed when they are idle or too slow in
 //! either direction, and shut down gracefully. A client that closes only its sending side is
-//! [answered](super::half_close).
+//! [answered](crate::web::Side).
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -28,7 +28,7 @@ use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 
 use super::certificate::Certificate;
-use super::half_close::{AnswerBody, Patient, Received, Side};
+use crate::web::{AnswerBody, Patient, Peer, Received, Side};
 
 /// For a TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -41,10 +41,6 @@ const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
 /// Shortest time between two lines in the log about connections that are not served. A client that opens them must not fill it.
 const BETWEEN_LINES: Duration = Duration::from_secs(60);
-
-/// The address a request came from.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Peer(pub(super) SocketAddr);
 
 /// Limits of connections.
 #[derive(Debug, Clone, Copy)]

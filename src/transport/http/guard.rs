@@ -1,51 +1,32 @@
 //! Checks every HTTP request before rmcp sees it: its client, whether the session is the client's, and a body that is
 //! neither too large nor too slow. Passes the answer on, and notices clients that do not read it to its end.
 
-use std::future::poll_fn;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
-use axum::http::header::{
-    AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE,
-};
-use axum::http::{HeaderMap, Method, StatusCode};
+use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER};
+use axum::http::{Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use futures_util::future::BoxFuture;
 use hyper::body::{Body as _, Frame, SizeHint};
-use isolator_pool::pool::admission::{Client, Place};
+use isolator_pool::pool::admission::Client;
 use rmcp::model::ErrorData;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::accept;
 use super::alive::{self, Alive, Pace};
-use super::connections::Peer;
-use super::half_close::Side;
-use super::rules::Rules;
 use super::sessions::{SessionAccess, Sessions, Use};
-use super::tokens::{Refusal, Tokens};
-use crate::calls::budget::{Budget, Share};
+use crate::calls::budget::Budget;
 use crate::current::Current;
 use crate::mcp::server::ConnectedClient;
 use crate::transport::message::{self, Limits, MAX_MESSAGE, Shortened};
-
-/// Bytes of an answer that a connection is given at once.
-const MAX_PIECE: usize = 64 << 10;
-
-/// For the next frame of a body.
-const FRAME_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// For the whole body.
-const BODY_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// How long the rest of a refused body is read.
-const DISCARD_TIMEOUT: Duration = Duration::from_secs(2);
+use crate::web::{Peer, Refused, Rules, Side, Weighed, client_of, receive};
 
 /// How long a call goes on after its client disconnected, if the client could come back to its session for the
 /// answer.
@@ -100,39 +81,26 @@ impl Guard {
     }
 
     /// The client of a request. Without tokens, clients are distinguished by their addresses.
-    fn client(&self, request: &Request) -> Result<Client, Refused> {
+    fn client(&self, request: &Request) -> Result<Client, Answered> {
         if let Some(client) = &self.only_client {
             return Ok(client.clone());
         }
         let rules = self.rules.get();
         let Some(tokens) = &rules.tokens else {
-            let peer = request.extensions().get::<Peer>();
-            let place = peer.map_or(Place::LOOPBACK, |Peer(address)| Place::of(address.ip()));
-            return Ok(Client::Address(place));
+            return Ok(Peer::client(request.extensions().get()));
         };
-        client_of(tokens, request.headers())
+        Ok(client_of(tokens, request.headers())?)
     }
 }
 
-/// The client whose token a request has.
-///
-/// # Errors
-///
-/// The answer to a request that has none of the tokens.
-pub(super) fn client_of(tokens: &Tokens, headers: &HeaderMap) -> Result<Client, Refused> {
-    let token = bearer(headers).ok_or_else(|| unauthorized("a bearer token is required", None))?;
-    tokens.client(token).map_err(|refusal| {
-        let message = match refusal {
-            Refusal::Unknown => "the token is not known",
-            Refusal::Unreadable => "the server can't read its tokens; tell its operator",
-            Refusal::Expired => "the token has expired",
-        };
-        unauthorized(message, Some("invalid_token")).into()
-    })
-}
-
 /// The answer to a request that goes no further.
-pub(super) type Refused = Box<Response>;
+type Answered = Box<Response>;
+
+impl From<Refused> for Answered {
+    fn from(refused: Refused) -> Self {
+        Self::new(refused.into_response())
+    }
+}
 
 /// Lets a request through, or answers it.
 pub(super) async fn guard(
@@ -141,7 +109,7 @@ pub(super) async fn guard(
     next: Next,
 ) -> Response {
     let answer = guard.let_through(request, next).await;
-    answer.unwrap_or_else(|refused| *refused)
+    answer.unwrap_or_else(|answer| *answer)
 }
 
 impl Guard {
@@ -149,7 +117,7 @@ impl Guard {
         self: Arc<Self>,
         request: Request,
         next: Next,
-    ) -> Result<Response, Refused> {
+    ) -> Result<Response, Answered> {
         let client = self.client(&request)?;
         let session = request.headers().get(SESSION).and_then(|id| id.to_str().ok());
         let session = session.map(str::to_owned);
@@ -168,7 +136,8 @@ impl Guard {
         let content_type = parts.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
         let essence = content_type.and_then(|kind| kind.split(';').next()).unwrap_or_default();
         let is_json = essence.trim().eq_ignore_ascii_case("application/json");
-        let (mut body, mut share) = self.receive(&parts.headers, body, &client).await?;
+        let mut share = self.bodies.share(&client);
+        let mut body = receive(&parts.headers, body, MAX_MESSAGE, &mut share).await?;
         match self.limits.check(&body) {
             Ok(None) => {}
             Ok(Some(Shortened { text, arguments })) => {
@@ -233,103 +202,16 @@ impl Guard {
         };
         // Without a session rmcp notices by itself.
         let absence = session.map(|session| Absence { guard: self, session, gone });
-        let rest = Bytes::new();
-        let watched = |body| Watched { body, rest, absence, used, _answer: answer, share };
+        let weighed = |body| Weighed::new(body, share, answer);
+        let watched = |body| Watched { body: weighed(body), absence, used };
         Ok(response.map(|body| Body::new(watched(body))))
     }
-
-    /// Receives the whole body, and counts it against the memory for bodies.
-    async fn receive(
-        &self,
-        headers: &HeaderMap,
-        body: Body,
-        client: &Client,
-    ) -> Result<(Bytes, Share), Refused> {
-        let announced = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok());
-        let announced = announced.and_then(|length| length.parse::<usize>().ok());
-        let mut body = pin!(body);
-        let mut share = self.bodies.share(client);
-        let received = async {
-            if announced.is_some_and(|length| length > MAX_MESSAGE) {
-                return Err(too_large().into());
-            }
-            collect(body.as_mut(), &mut share).await
-        };
-        let received = tokio::time::timeout(BODY_TIMEOUT, received).await;
-        match received.unwrap_or_else(|_| Err(too_slow().into())) {
-            Ok(bytes) => Ok((bytes, share)),
-            Err(refused) => {
-                drop(share);
-                // A client that is still sending when the connection closes could not read why.
-                let _ = tokio::time::timeout(DISCARD_TIMEOUT, discard(body)).await;
-                Err(refused)
-            }
-        }
-    }
-}
-
-async fn discard(mut body: Pin<&mut Body>) {
-    while let Some(Ok(_)) = poll_fn(|context| body.as_mut().poll_frame(context)).await {}
-}
-
-async fn collect(mut body: Pin<&mut Body>, share: &mut Share) -> Result<Bytes, Refused> {
-    let mut bytes = Vec::new();
-    loop {
-        let piece = poll_fn(|context| body.as_mut().poll_frame(context));
-        let piece = tokio::time::timeout(FRAME_TIMEOUT, piece).await.map_err(|_| too_slow())?;
-        let Some(frame) = piece else { return Ok(bytes.into()) };
-        // A client that sends less than announced does not wait for an answer.
-        let frame =
-            frame.map_err(|error| (StatusCode::BAD_REQUEST, error.to_string()).into_response())?;
-        let Ok(data) = frame.into_data() else { continue };
-        if bytes.len() + data.len() > MAX_MESSAGE {
-            return Err(too_large().into());
-        }
-        if !share.grow(data.len()) {
-            return Err(busy(
-                "requests and answers that were not read yet take too much memory; read your answers and \
-                 try again",
-            )
-            .into());
-        }
-        bytes.extend_from_slice(&data);
-    }
-}
-
-/// The token of the header, whose scheme may be written in any case.
-fn bearer(headers: &HeaderMap) -> Option<&str> {
-    let (scheme, token) = headers.get(AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
-    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
-}
-
-/// RFC 6750 defines the header: without a token there is no error code.
-fn unauthorized(message: &'static str, error: Option<&'static str>) -> Response {
-    let challenge = match error {
-        Some(error) => {
-            format!("Bearer realm=\"isolator\", error=\"{error}\", error_description=\"{message}\"")
-        }
-        None => "Bearer realm=\"isolator\"".to_owned(),
-    };
-    let mut response = (StatusCode::UNAUTHORIZED, format!("{message}\n")).into_response();
-    if let Ok(challenge) = HeaderValue::from_str(&challenge) {
-        response.headers_mut().insert(WWW_AUTHENTICATE, challenge);
-    }
-    response
 }
 
 /// The answer to a message that is refused.
 fn refusal(text: &[u8], error: &ErrorData) -> Response {
     let body = message::refusal(text, error);
     (StatusCode::BAD_REQUEST, [(CONTENT_TYPE, "application/json")], body).into_response()
-}
-
-fn too_large() -> Response {
-    let message = format!("the body is larger than {} MiB\n", MAX_MESSAGE >> 20);
-    (StatusCode::PAYLOAD_TOO_LARGE, message).into_response()
-}
-
-fn too_slow() -> Response {
-    (StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time\n").into_response()
 }
 
 fn busy(message: &str) -> Response {
@@ -339,23 +221,10 @@ fn busy(message: &str) -> Response {
 
 /// The answer to a request.
 struct Watched {
-    body: Body,
-    /// The rest of a frame that is given to the connection piece by piece.
-    rest: Bytes,
+    body: Weighed,
     /// The action if the client does not read it to its end.
     absence: Option<Absence>,
     used: Option<Use>,
-    _answer: Option<TaskTrackerToken>,
-    share: Share,
-}
-
-impl Watched {
-    /// The next piece of the rest. Given a whole answer, the connection would take it out of the body, and so out
-    /// of its share, long before the client has read it.
-    fn next_piece(&mut self) -> Frame<Bytes> {
-        let length = self.rest.len().min(MAX_PIECE);
-        Frame::data(self.rest.split_to(length))
-    }
 }
 
 struct Absence {
@@ -372,38 +241,19 @@ impl hyper::body::Body for Watched {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        if !self.rest.is_empty() {
-            return Poll::Ready(Some(Ok(self.next_piece())));
-        }
-        let polled = ready!(Pin::new(&mut self.body).poll_frame(context)?);
-        let Some(frame) = polled else {
+        let polled = ready!(Pin::new(&mut self.body).poll_frame(context));
+        if polled.is_none() {
             self.absence = None;
-            return Poll::Ready(None);
-        };
-        Poll::Ready(Some(Ok(match frame.into_data() {
-            Err(frame) => frame,
-            Ok(data) => {
-                // Of a stream of events the size is not known before.
-                self.share.at_least(data.len());
-                self.rest = data;
-                self.next_piece()
-            }
-        })))
+        }
+        Poll::Ready(polled)
     }
 
     fn is_end_stream(&self) -> bool {
-        self.rest.is_empty() && self.body.is_end_stream()
+        self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        let rest = self.rest.len() as u64;
-        let body = self.body.size_hint();
-        let mut hint = SizeHint::new();
-        hint.set_lower(body.lower() + rest);
-        if let Some(upper) = body.upper() {
-            hint.set_upper(upper + rest);
-        }
-        hint
+        self.body.size_hint()
     }
 }
 

@@ -1,6 +1,6 @@
 //! MCP over streamable HTTP, at `/mcp`, and health checks, at `/healthz` and `/readyz`.
 //!
-//! A request comes in by [`connections`] and passes [`origins`] and [`guard`]. Then rmcp checks its host, and its origin
+//! A request comes in by [`connections`] and passes [`cors`] and [`guard`]. Then rmcp checks its host, and its origin
 //! once more, and handles it. [`alive`] keeps the answer from being silent for long.
 //! Revision 2026-07-28 has no sessions, so any of several servers can answer any request; older clients get a session.
 
@@ -11,17 +11,13 @@ mod certificate;
 mod connections;
 mod cors;
 mod guard;
-mod half_close;
 mod head;
 mod health;
 mod local;
-mod origins;
 mod page;
 
 pub(crate) mod reload;
-mod rules;
 mod sessions;
-mod tokens;
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -30,7 +26,6 @@ use std::sync::Arc;
 use anyhow::{Context as _, bail};
 use axum::Router;
 use axum::extract::Request;
-use axum::http::StatusCode;
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::routing::any;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
@@ -40,14 +35,13 @@ use tokio_util::task::TaskTracker;
 
 pub(crate) use admin::{Admin, Operators, Serving};
 pub(crate) use local::Local;
-pub(crate) use tokens::Token;
 
 use self::certificate::Certificate;
 use self::guard::Guard;
 pub(crate) use self::health::Health;
-pub(crate) use self::rules::Rules;
 use self::sessions::Sessions;
-use self::tokens::Tokens;
+use crate::apis::access::Gate;
+use crate::apis::{self, Apis};
 use crate::calls::budget::Budget;
 use crate::config::{Config, HttpConfig};
 use crate::current::Current;
@@ -55,9 +49,7 @@ use crate::descriptors::Plan;
 use crate::mcp::server::Server;
 use crate::metrics::Reason;
 use crate::transport::message::{Limits, MAX_MESSAGE};
-
-/// Names of this machine for itself.
-const LOCAL_HOSTS: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
+use crate::web::{Rules, Tokens, open_to_others};
 
 /// A listener that is ready to serve.
 pub(crate) struct Http {
@@ -175,7 +167,7 @@ impl Http {
         let settings = config.http.clone();
         let others = addresses.iter().find(|address| !address.ip().is_loopback());
         if let (None, Some(address)) = (&settings.tokens, others) {
-            bail!(rules::open_to_others(address));
+            bail!(open_to_others(address));
         }
         let has_tokens = settings.tokens.is_some();
         let certificate = settings.tls.clone().map(Certificate::read);
@@ -210,12 +202,19 @@ impl Http {
     ) {
         let sessions = Arc::new(Sessions::new(config.limits.max_timeout));
         let Access { rules, bodies, .. } = self.access;
+        let (answers, draining) = (ending.answers.clone(), ending.draining.clone());
+        let gate = Gate::new(rules.clone(), bodies.clone(), answers, draining);
+        let serving = server.clone();
+        let apis = Apis::new(move || serving.serving(), gate);
         let limits = Limits::new(config.limits.max_files);
         let keep_alive = self.settings.keep_alive;
         let answers = ending.answers.clone();
         let guard = Guard::new(rules.clone(), sessions, bodies, limits, answers, keep_alive);
         let router = protocol(server, guard, rules.clone(), ending.stop.clone())
-            .fallback((StatusCode::NOT_FOUND, NOTHING_HERE))
+            .merge(apis::route(&apis))
+            .fallback(async move |request: Request| {
+                apis::nothing_here(&apis, &request, NOTHING_HERE)
+            })
             .layer(cors::layer(rules.clone()))
             .layer(from_fn_with_state(rules, cors::refuse_others));
         let router = health.route(router).layer(from_fn(head::check));
@@ -243,7 +242,9 @@ fn protocol(
     let service = StreamableHttpService::new(move || Ok(server.for_another()), manager, protocol);
     let service = any(move |request: Request| {
         let mut service = service.clone();
-        service.config = rules.get().apply(service.config);
+        let rules = rules.get();
+        let config = service.config.with_allowed_hosts(rules.hosts());
+        service.config = config.with_allowed_origins(rules.listed_origins());
         async move { service.handle(request).await }
     });
     Router::new()

@@ -40,12 +40,16 @@ async fn run(
         shown: 10_000,
         files: None,
         watch: None,
+        shown_watch: None,
+        interrupt: None,
+        context: 0,
+        keeps_session: false,
     };
     let outcome = session.run(request, |_| {}).await.expect("an outcome");
     super::printed(&outcome.outcome)
 }
 
-const CODE: CellRun = CellRun::Code { typescript: false, columns: None };
+const CODE: CellRun = CellRun::code();
 
 #[tokio::test]
 async fn cells_and_programs_of_python_have_the_set() {

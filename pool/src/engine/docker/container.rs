@@ -10,10 +10,10 @@ use bollard::models::{
 use isolator_runner::paths;
 
 use super::dialect::{Dialect, TmpfsOptions};
-use crate::engine::SandboxSpec;
 use crate::engine::hidden_paths::{READ_ONLY, hidden};
 use crate::engine::limits::ByteSize;
 use crate::engine::process_limits::{PROCESS_LIMITS, ProcessLimit, SHARED_USER_LIMITS};
+use crate::engine::{RootAccess, SandboxSpec};
 
 /// The request that creates the container.
 pub(super) fn body(
@@ -103,7 +103,7 @@ fn host_config(
         network_mode: Some(spec.network.clone()),
         cap_drop: Some(spec.cap_drop.clone()),
         security_opt: Some(vec!["no-new-privileges".to_owned(), dialect.seccomp.clone()]),
-        readonly_rootfs: Some(spec.readonly_root),
+        readonly_rootfs: Some(spec.root != RootAccess::ModesOfImage),
         masked_paths: Some(hidden()),
         readonly_paths: Some(READ_ONLY.map(str::to_owned).to_vec()),
         runtime: spec.runtime.clone(),
@@ -147,6 +147,10 @@ fn ulimit(limit: ProcessLimit) -> ResourcesUlimits {
     }
 }
 
+/// Folders that programs can write to if their root is [open](RootAccess::Open), each with a size of its own: an engine makes no
+/// layer over an image that is limited in size. They are empty in most images, so nothing is hidden.
+const OPEN_FOLDERS: [&str; 4] = ["/data", "/mnt", "/srv", "/workspace"];
+
 /// The writable directories. Programs start from both (a compiled program is in `/tmp`), so both are
 /// executable.
 fn tmpfs(spec: &SandboxSpec, dialect: &Dialect) -> HashMap<String, String> {
@@ -160,6 +164,9 @@ fn tmpfs(spec: &SandboxSpec, dialect: &Dialect) -> HashMap<String, String> {
         format!("rw,exec,nosuid,nodev,mode=1777,size={size}{more}")
     };
     let mut tmpfs = HashMap::new();
+    if spec.root == RootAccess::Open {
+        tmpfs.extend(OPEN_FOLDERS.map(|path| (path.to_owned(), options(spec.limits.tmp))));
+    }
     // Otherwise a volume that the image declares would be disk space without a limit.
     for path in &spec.image.volumes {
         tmpfs.insert(path.clone(), options(spec.limits.tmp));
@@ -167,4 +174,60 @@ fn tmpfs(spec: &SandboxSpec, dialect: &Dialect) -> HashMap<String, String> {
     tmpfs.insert("/tmp".to_owned(), options(spec.limits.tmp));
     tmpfs.insert(spec.workdir.clone(), options(spec.limits.workspace));
     tmpfs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::limits::{CpuShare, FixedLimits, Resources};
+    use crate::engine::{Image, USER_HOME};
+
+    fn spec(root: RootAccess, workdir: &str) -> SandboxSpec {
+        let mib = ByteSize::mib(1);
+        SandboxSpec {
+            image: Image::default(),
+            resources: Resources { memory: ByteSize::mib(64), cpu: CpuShare::millis(500) },
+            limits: FixedLimits {
+                pids: 8,
+                open_files: 8,
+                workspace: ByteSize::mib(2),
+                tmp: mib,
+                inodes: 8,
+                shm: mib,
+            },
+            workdir: workdir.to_owned(),
+            user: (1000, 1000),
+            network: "none".to_owned(),
+            cap_drop: Vec::new(),
+            root,
+            runtime: None,
+            preload: None,
+            packages: None,
+            allow_unlimited: false,
+        }
+    }
+
+    #[test]
+    fn an_open_root_is_read_only_with_bounded_folders_in_memory() {
+        let dialect = Dialect { seccomp: String::new(), tmpfs: TmpfsOptions::All };
+        let host = |root, workdir| {
+            let volumes = Volumes { runner: "runner", packages: "packages" };
+            host_config(&spec(root, workdir), volumes, &HashMap::new(), &dialect)
+        };
+        let open = host(RootAccess::Open, USER_HOME);
+        assert_eq!(open.readonly_rootfs, Some(true));
+        let folders = open.tmpfs.unwrap_or_default();
+        let mut paths: Vec<_> = folders.keys().map(String::as_str).collect();
+        paths.sort_unstable();
+        assert_eq!(paths, ["/data", "/home/user", "/mnt", "/srv", "/tmp", "/workspace"]);
+        for (path, options) in &folders {
+            let size = if path == USER_HOME { 2 << 20 } else { 1 << 20 };
+            let limits = format!("nosuid,nodev,mode=1777,size={size},nr_inodes=8,uid=1000");
+            assert!(options.contains(&limits), "{path}: {options}");
+        }
+        let closed = host(RootAccess::ReadOnly, "/workspace");
+        assert_eq!(closed.readonly_rootfs, Some(true));
+        assert_eq!(closed.tmpfs.unwrap_or_default().len(), 2);
+        assert_eq!(host(RootAccess::ModesOfImage, "/workspace").readonly_rootfs, Some(false));
+    }
 }

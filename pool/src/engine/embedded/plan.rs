@@ -79,12 +79,23 @@ pub(super) enum Root {
 }
 
 /// A writable layer over an image. It is in memory and counts against the sandbox's memory limit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct WritableLayer {
     /// Its size in bytes.
     pub(super) size: u64,
     /// Maximum number of files in it.
     pub(super) inodes: u32,
+    /// The account of the programs, if they can add files to the usual folders of the image.
+    pub(super) open_to: Option<Account>,
+}
+
+/// A user of the sandbox, as `/etc/passwd` has one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Account {
+    pub(super) name: String,
+    /// User and group.
+    pub(super) user: (u32, u32),
+    pub(super) home: String,
 }
 
 /// A file system in memory to which every user may write.

@@ -10,12 +10,12 @@ use super::cgroups::{self, Cgroup, GroupLimits};
 use super::host::{Host, Ids};
 use super::launcher;
 use super::layout::{CONTEXT, NETWORK};
-use super::plan::{MemoryMount, Plan, ResourceLimit, Role, Root, Users, WritableLayer};
-use crate::engine::SandboxSpec;
+use super::plan::{Account, MemoryMount, Plan, ResourceLimit, Role, Root, Users, WritableLayer};
 use crate::engine::limits::ByteSize;
 use crate::engine::preload::Preload;
 use crate::engine::process_limits::{ADDRESS_SPACE, PROCESS_LIMITS, ProcessLimit, USER_LIMITS};
 use crate::engine::store;
+use crate::engine::{RootAccess, SandboxSpec, USER_NAME};
 
 /// Files that the engine mounts over those of the image: name in the runner's directory, path, content.
 pub(super) const FILES: [(&str, &str, &str); 3] = [
@@ -66,13 +66,11 @@ fn volumes(spec: &SandboxSpec) -> impl Iterator<Item = &str> {
 /// The plan of a sandbox whose process 1 is the runner.
 pub(super) fn sandbox(spec: &SandboxSpec, users: Option<Users>, parts: SpecParts<'_>) -> Plan {
     let SpecParts { image, host, cgroup, env } = parts;
-    let layer = WritableLayer { size: spec.limits.tmp.as_bytes(), inodes: spec.limits.inodes };
-    let layer = (!spec.readonly_root).then_some(layer);
     let is_entered = users.is_some_and(|users| users.entered_by.is_some());
     let runner = runner(Path::new("/"));
     Plan {
         role: Role::Program { users },
-        root: Root::Image { image: image.to_owned(), layer },
+        root: Root::Image { image: image.to_owned(), layer: writable_layer(spec) },
         host_name: "sandbox".to_owned(),
         groups: cgroup.map(|cgroup| cgroup.plan(&group_limits(spec, host))),
         memory: memory_mounts(spec),
@@ -92,6 +90,20 @@ pub(super) fn sandbox(spec: &SandboxSpec, users: Option<Users>, parts: SpecParts
     }
 }
 
+/// The layer for writes to the root, as large as `/tmp`.
+fn writable_layer(spec: &SandboxSpec) -> Option<WritableLayer> {
+    let open_to = match spec.root {
+        RootAccess::ReadOnly => return None,
+        RootAccess::ModesOfImage => None,
+        RootAccess::Open => {
+            let (name, home) = (USER_NAME.to_owned(), spec.workdir.clone());
+            Some(Account { name, user: spec.user, home })
+        }
+    };
+    let (size, inodes) = (spec.limits.tmp.as_bytes(), spec.limits.inodes);
+    Some(WritableLayer { size, inodes, open_to })
+}
+
 /// The plan of a template: an interpreter as one is in a sandbox, but as a user of the launcher's namespace, and
 /// with the launcher's processes. One that `gives_way` gets only CPU time that no other process needs.
 pub(super) fn template(
@@ -103,7 +115,8 @@ pub(super) fn template(
     parts: SpecParts<'_>,
 ) -> Plan {
     // Its program is made unreadable, for which its root must be writable.
-    let of_template = SandboxSpec { user: (user, user), readonly_root: false, ..spec.clone() };
+    let of_template =
+        SandboxSpec { user: (user, user), root: RootAccess::ModesOfImage, ..spec.clone() };
     let mut limits = group_limits(spec, parts.host);
     let memory = preload.memory.as_bytes() + spec.resources.memory.as_bytes();
     limits.memory = limits.memory.map(|_| memory + TEMPLATE_MEMORY.as_bytes());
@@ -164,8 +177,10 @@ fn template_environment(image: &[String], preload: &Preload, modules: &[String])
     let theirs = theirs.filter(|theirs| !theirs.is_empty()).map(|theirs| format!(":{theirs}"));
     own.insert(path.to_owned(), format!("{}{}", paths::PYTHON_PRELOAD, theirs.unwrap_or_default()));
     own.insert("ISOLATOR_PRELOAD".to_owned(), format!("0:{}", modules.join(",")));
-    // Otherwise each fork looks for the functions of the C library again.
-    own.insert("LD_BIND_NOW".to_owned(), TEMPLATE_BINDING.to_owned());
+    // Otherwise each fork looks for the functions of the C library again. What the image says about it, programs have to see.
+    if !env.iter().any(|variable| variable.starts_with("LD_BIND_NOW=")) {
+        own.entry("LD_BIND_NOW".to_owned()).or_insert_with(|| TEMPLATE_BINDING.to_owned());
+    }
     env.retain(|variable| !own.keys().any(|name| variable.starts_with(&format!("{name}="))));
     env.extend(own.into_iter().map(|(name, value)| format!("{name}={value}")));
     env
@@ -296,6 +311,10 @@ fn memory_mounts(spec: &SandboxSpec) -> Vec<MemoryMount> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use isolator_runner::wire::Interpreter;
+
     use super::*;
 
     #[test]
@@ -308,5 +327,25 @@ mod tests {
         assert_eq!(home(&["HOME="]), ["HOME=/"]);
         assert_eq!(home(&["HOME=/x"]), ["HOME=/x"]);
         assert_eq!(home(&["HOME=/x", "HOME="]), ["HOME=/x"]);
+    }
+
+    #[test]
+    fn a_template_binds_its_libraries_at_once_unless_the_image_says_when() {
+        let binding = |image: &[&str]| -> Vec<String> {
+            let image: Vec<_> = image.iter().map(|variable| (*variable).to_owned()).collect();
+            let preload = Preload {
+                interpreter: Interpreter::Python,
+                argv: vec!["python3".to_owned()],
+                env: BTreeMap::new(),
+                modules: Vec::new(),
+                memory: ByteSize::mib(1),
+                fork: true,
+            };
+            let variables = template_environment(&image, &preload, &[]);
+            variables.into_iter().filter(|it| it.starts_with("LD_BIND_NOW=")).collect()
+        };
+        assert_eq!(binding(&[]), ["LD_BIND_NOW=isolator"]);
+        assert_eq!(binding(&["LD_BIND_NOW=1"]), ["LD_BIND_NOW=1"]);
+        assert_eq!(binding(&["LD_BIND_NOW="]), ["LD_BIND_NOW="]);
     }
 }

@@ -15,7 +15,7 @@ use crate::run::workspace::{WorkspaceBuilder, WorkspaceLimits};
 /// When the runner has broken the protocol.
 pub fn shown(frames: &[u8], most: u64) -> Result<Vec<ShownThing>, WireError> {
     let mut output = CellOutput::new(&CellRequest {
-        run: CellRun::Code { typescript: false, columns: None },
+        run: CellRun::code(),
         workspace: WorkspaceBuilder::new(WorkspaceLimits { files: 0, total: 0 }).build(),
         appended: Vec::new(),
         input: Vec::new(),
@@ -24,6 +24,10 @@ pub fn shown(frames: &[u8], most: u64) -> Result<Vec<ShownThing>, WireError> {
         shown: most,
         files: None,
         watch: None,
+        shown_watch: None,
+        interrupt: None,
+        context: 0,
+        keeps_session: false,
     });
     let mut decoder = FrameDecoder::default();
     decoder.feed(frames);

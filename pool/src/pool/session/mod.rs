@@ -6,6 +6,7 @@
 
 pub mod agent;
 mod between;
+mod contexts;
 mod done;
 mod end;
 mod files;
@@ -21,8 +22,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+pub use isolator_runner::wire::session::FOR_PROGRAMS;
 pub use isolator_runner::wire::{CellEnd, CellRun, NoCheckpoint, Occasion, Rewound};
-use isolator_runner::wire::{Interpreter, MAX_PATH, OutputLimits, WantedFiles, WireError};
+use isolator_runner::wire::{
+    ContextClosed, Interpreter, MAX_PATH, OpenContext, Opened, OutputLimits, WantedFiles, WireError,
+};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -40,6 +44,7 @@ use crate::run::workspace::Workspace;
 pub use self::done::Done;
 pub use self::end::{EndReason, LossError, ProgramEnd};
 pub(crate) use self::opening::{begin, open};
+pub use self::output::ShownWatch;
 
 /// Maximum number of calls of one session that wait.
 const MAX_WAITING: usize = 8;
@@ -108,6 +113,15 @@ pub struct CellRequest {
     pub files: Option<WantedFiles>,
     /// Callback for the beginning of the output while it runs.
     pub watch: Option<Watch>,
+    /// Callback for the things that it shows, as they come. The outcome does not have them then.
+    pub shown_watch: Option<ShownWatch>,
+    /// Interrupts the cell when it is notified, and no other.
+    pub interrupt: Option<Arc<Notify>>,
+    /// The context whose kernel runs code. See [`Session::open_context`].
+    pub context: u32,
+    /// Whether the session goes on without the kernel if this is gone and there is no checkpoint. It always does in a context other
+    /// than 0.
+    pub keeps_session: bool,
 }
 
 /// The outcome of a cell.
@@ -135,6 +149,8 @@ pub struct CellOutcome {
     pub background_dropped: u64,
     /// Whether the session goes on.
     pub is_alive: bool,
+    /// Whether the context of the cell has no kernel anymore. It can be opened again.
+    pub is_kernel_gone: bool,
     /// Where the time went.
     pub times: CellTimes,
 }
@@ -278,6 +294,14 @@ pub(crate) enum Command {
         length: u64,
         answer: oneshot::Sender<Result<FilePart, SessionError>>,
     },
+    OpenContext {
+        open: Box<OpenContext>,
+        answer: oneshot::Sender<Result<Opened, SessionError>>,
+    },
+    CloseContext {
+        context: u32,
+        answer: oneshot::Sender<Result<ContextClosed, SessionError>>,
+    },
 }
 
 impl Command {
@@ -289,6 +313,8 @@ impl Command {
             Self::Rewind { answer, .. } => drop(answer.send(Err(error))),
             Self::List { answer } => drop(answer.send(Err(error))),
             Self::Read { answer, .. } => drop(answer.send(Err(error))),
+            Self::OpenContext { answer, .. } => drop(answer.send(Err(error))),
+            Self::CloseContext { answer, .. } => drop(answer.send(Err(error))),
         }
     }
 }

@@ -4,7 +4,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use isolator_runner::wire::{self, Failed, FailedCause, Kernel, Kind, Opened, WireError};
+use isolator_runner::wire::{
+    self, Failed, FailedCause, Interpreter, Kernel, Kind, Opened, WireError,
+};
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -99,13 +101,8 @@ pub(crate) fn begin(
         memory_limit: limit,
     };
     shared.tasks.spawn(task.serve(Held::resting(sandbox, slot), received));
-    let interpreter = request.kernel.as_ref().map(|kernel| {
-        let name = kernel.interpreter.name();
-        match opened.version.filter(|version| is_version(version)) {
-            Some(version) => format!("{name} {version}"),
-            None => name.to_owned(),
-        }
-    });
+    let kernel = request.kernel.as_ref();
+    let interpreter = kernel.map(|kernel| interpreter_of(kernel.interpreter, opened.version));
     Session {
         commands,
         turn,
@@ -115,6 +112,15 @@ pub(crate) fn begin(
         opened: OpenedSession { interpreter, preloaded: opened.preloaded },
         image,
         agent,
+    }
+}
+
+/// An interpreter with the version that its kernel says.
+pub(super) fn interpreter_of(interpreter: Interpreter, version: Option<String>) -> String {
+    let name = interpreter.name();
+    match version.filter(|version| is_version(version)) {
+        Some(version) => format!("{name} {version}"),
+        None => name.to_owned(),
     }
 }
 

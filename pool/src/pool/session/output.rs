@@ -1,5 +1,8 @@
 //! The output of a cell while it runs, and the things that it shows. The runner's word on limits is not trusted.
 
+use std::fmt;
+use std::sync::Arc;
+
 use isolator_runner::wire::session::{MAX_MEDIA_TYPE, MAX_SHOWN, SHOWN_OVERHEAD};
 use isolator_runner::wire::{self, Kind, Shown, WireError};
 
@@ -9,10 +12,32 @@ use crate::run::output::Output;
 /// Most bytes that processes of earlier cells can have printed.
 const MAX_BACKGROUND: usize = 16 * 1024;
 
+/// A callback for the things that a cell shows, as they come. It must not block.
+#[derive(Clone)]
+pub struct ShownWatch(Arc<OnShown>);
+
+type OnShown = dyn Fn(ShownThing) + Send + Sync;
+
+impl ShownWatch {
+    /// Wraps a callback.
+    pub fn new(on_shown: impl Fn(ShownThing) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(on_shown))
+    }
+}
+
+impl fmt::Debug for ShownWatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ShownWatch")
+    }
+}
+
 /// The output of a cell so far.
 pub(super) struct CellOutput {
     pub(super) output: Output,
     pub(super) shown: Vec<ShownThing>,
+    watch: Option<ShownWatch>,
+    /// Whether the last form of the last thing has begun.
+    is_last: bool,
     /// Bytes that the last form still lacks.
     missing: u64,
     shown_left: u64,
@@ -24,6 +49,8 @@ impl CellOutput {
         Self {
             output: Output::new(request.output, request.watch.clone(), request.files.as_ref()),
             shown: Vec::new(),
+            watch: request.shown_watch.clone(),
+            is_last: true,
             missing: 0,
             shown_left: request.shown,
             background: Vec::new(),
@@ -50,7 +77,7 @@ impl CellOutput {
     }
 
     fn begin_form(&mut self, shown: Shown) -> Option<()> {
-        let Shown { thing, occasion, media_type, size } = shown;
+        let Shown { thing, occasion, media_type, size, is_last } = shown;
         let left = self.shown_left.checked_sub(size.checked_add(SHOWN_OVERHEAD)?)?;
         if self.missing > 0 || media_type.len() > MAX_MEDIA_TYPE || thing >= MAX_SHOWN {
             return None;
@@ -63,14 +90,29 @@ impl CellOutput {
         let last = self.shown.len().checked_sub(1).filter(|last| *last == index)?;
         self.shown_left = left;
         self.missing = size;
+        self.is_last = is_last;
         self.shown[last].forms.push((media_type, Vec::new()));
+        self.pass_on();
         Some(())
+    }
+
+    /// Passes on the last thing to the watch, once it is complete.
+    fn pass_on(&mut self) {
+        if let Some(ShownWatch(on_shown)) = &self.watch
+            && self.is_last
+            && self.missing == 0
+            && let Some(thing) = self.shown.last_mut()
+            && !thing.forms.is_empty()
+        {
+            on_shown(std::mem::take(thing));
+        }
     }
 
     fn go_on(&mut self, payload: &[u8]) -> Option<()> {
         self.missing = self.missing.checked_sub(payload.len() as u64)?;
         let (_, content) = self.shown.last_mut()?.forms.last_mut()?;
         content.extend_from_slice(payload);
+        self.pass_on();
         Some(())
     }
 }
@@ -87,7 +129,7 @@ mod tests {
     fn output(shown: u64) -> CellOutput {
         let limits = OutputLimits { head: 10, tail: 10, kill: 100 };
         CellOutput::new(&CellRequest {
-            run: CellRun::Code { typescript: false, columns: None },
+            run: CellRun::code(),
             workspace: WorkspaceBuilder::new(WorkspaceLimits { files: 1, total: 1 }).build(),
             appended: Vec::new(),
             input: Vec::new(),
@@ -96,12 +138,17 @@ mod tests {
             shown,
             files: None,
             watch: None,
+            shown_watch: None,
+            interrupt: None,
+            context: 0,
+            keeps_session: false,
         })
     }
 
     fn shown(thing: u32, size: u64) -> Vec<u8> {
         let media_type = "text/plain".to_owned();
-        serde_json::to_vec(&Shown { thing, occasion: Occasion::Result, media_type, size }).unwrap()
+        let (occasion, is_last) = (Occasion::Result, true);
+        serde_json::to_vec(&Shown { thing, occasion, media_type, size, is_last }).unwrap()
     }
 
     #[test]

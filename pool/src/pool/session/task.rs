@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use isolator_runner::wire::{
-    self, Bounds, Cell, CellEnded, Failed, FailedCause, Kind, Read, Rewind, Rewound, WireError,
+    self, Bounds, Cell, CellEnded, Failed, FailedCause, Kind, Opened, Read, Rewind, Rewound,
+    WireError,
 };
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::Instant;
@@ -15,12 +16,12 @@ use tokio_util::sync::CancellationToken;
 use super::agent::Hub;
 use super::between::Next;
 use super::done::Begun;
-use super::files;
 use super::output::CellOutput;
 use super::{
     Asked, CellOutcome, CellRequest, CellRun, CellTimes, Command, EndReason, LossError, ProgramEnd,
     SessionError, State,
 };
+use super::{contexts, files};
 use crate::engine::SandboxState;
 use crate::lock::lock;
 use crate::pool::Shared;
@@ -163,7 +164,7 @@ impl Task {
         };
         let queue = arrived.elapsed();
         // Other calls seldom follow the reading and listing of files.
-        let is_followed = matches!(command, Command::Cell { .. } | Command::Rewind { .. });
+        let is_followed = !matches!(command, Command::List { .. } | Command::Read { .. });
         if matches!(command, Command::Cell { .. }) {
             self.shared.counts.queue.add(queue);
         }
@@ -220,6 +221,16 @@ impl Task {
                 send(answer, rewound)
             }
             Command::List { answer } => send(answer, files::list(sandbox, &self.agent).await),
+            Command::OpenContext { open, answer } => {
+                let opened = contexts::open(sandbox, &self.agent, &open).await;
+                if let Ok(Opened { memory: Some(memory), .. }) = &opened {
+                    self.state.memory.store(*memory.min(&self.memory_limit), Ordering::Relaxed);
+                }
+                send(answer, opened)
+            }
+            Command::CloseContext { context, answer } => {
+                send(answer, contexts::close(sandbox, &self.agent, context).await)
+            }
             Command::Read { path, offset, length, answer } => {
                 let read = Read { path, offset, length };
                 send(answer, files::read(sandbox, &self.agent, read).await)
@@ -248,7 +259,8 @@ impl Task {
             output.take(kind, payload)?;
             Ok(Step::after(kind, request.timeout + REPORT_GRACE))
         };
-        let signals = Signals { gone, interrupt: &self.state.interrupt };
+        let also = request.interrupt.as_deref();
+        let signals = Signals { gone, interrupt: &self.state.interrupt, also };
         let place = Place::InSession(&*self.agent, Some(signals));
         let ended = match exchange(sandbox, message, START_TIMEOUT, place, take).await {
             Ok(RunnerReport::Done(ended)) => ended,
@@ -269,7 +281,9 @@ impl Task {
             begin: ended.exit.spawn,
             total,
         };
-        let CellOutput { output, shown, background, .. } = output;
+        let CellOutput { output, mut shown, background, .. } = output;
+        // Those that were passed on have left their places empty.
+        shown.retain(|thing| !thing.forms.is_empty());
         Ok(CellOutcome {
             cell: number,
             outcome: output.with_report(ended.exit, &disks),
@@ -282,6 +296,7 @@ impl Task {
             background,
             background_dropped: ended.background_dropped,
             is_alive: ended.is_alive,
+            is_kernel_gone: ended.is_kernel_gone,
             times,
         })
     }
@@ -317,11 +332,13 @@ fn encode(request: &CellRequest, number: u32, disks: &[String]) -> Result<Vec<u8
         },
         shown: request.shown,
         appended: request.appended.clone(),
+        context: request.context,
+        keeps_session: request.keeps_session,
     };
     start_message(Kind::Cell, &cell, request.workspace.tar(), &request.input)
 }
 
-fn from_failed(failed: &Failed) -> SessionError {
+pub(super) fn from_failed(failed: &Failed) -> SessionError {
     let message = said(&failed.message);
     match failed.cause {
         FailedCause::WorkspaceFull | FailedCause::Workspace => SessionError::Files(message),

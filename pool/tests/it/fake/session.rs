@@ -125,5 +125,6 @@ fn ended() -> CellEnded {
         memory: Some(2 << 20),
         background_dropped: 0,
         shown_dropped: 0,
+        is_kernel_gone: false,
     }
 }

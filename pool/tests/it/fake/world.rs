@@ -13,7 +13,7 @@ use isolator_pool::engine::images::{ImageProvider, PullPolicy};
 use isolator_pool::engine::instance::Instance;
 use isolator_pool::engine::limits::{ByteSize, CpuShare, FixedLimits, Resources};
 use isolator_pool::engine::preload::{Interpreter, Preload};
-use isolator_pool::engine::{Image, SandboxSpec};
+use isolator_pool::engine::{Image, RootAccess, SandboxSpec};
 use isolator_pool::pool::admission::{AdmissionLimits, Client};
 use isolator_pool::pool::pools::{ExecuteError, PoolSpec, Pools, PoolsLimits, Receipt};
 use isolator_pool::pool::sizing::Size;
@@ -328,7 +328,7 @@ pub(crate) fn sandbox(image: &str) -> SandboxSpec {
         user: (1000, 1000),
         network: "none".to_owned(),
         cap_drop: vec!["ALL".to_owned()],
-        readonly_root: true,
+        root: RootAccess::ReadOnly,
         runtime: None,
         preload: None,
         packages: Some(Interpreter::Python),

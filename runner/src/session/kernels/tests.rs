@@ -67,6 +67,7 @@ fn kernels(checkpoints: Vec<KernelProcess>, current: KernelProcess, is_prepared:
         is_deaf: false,
         early: Early::default(),
         own_pipes: [None, None],
+        neighbours: HashSet::new(),
     }
 }
 
@@ -148,7 +149,15 @@ fn a_cell_whose_checkpoint_is_gone_asks_for_another_and_reports_if_there_is_none
             behind_prepared.end();
         }
         let mut kernels = kernels(vec![prepared], current, true);
-        let begun = kernels.begin(2, false, None, b"x").unwrap();
+        let code = Code {
+            number: 2,
+            typescript: false,
+            columns: None,
+            env: &BTreeMap::new(),
+            for_program: false,
+            source: b"x",
+        };
+        let begun = kernels.begin(&code).unwrap();
         assert_eq!(begun.no_checkpoint, is_gone.then_some(NoCheckpoint::Threads));
         assert_eq!(behind.asked(), (b'C', vec![0, 0, 0, 2, u8::from(is_gone), b'x']));
         assert_eq!(kernels.checkpoints.len(), usize::from(!is_gone));

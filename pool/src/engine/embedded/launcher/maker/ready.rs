@@ -18,6 +18,7 @@ use rustix::io::Errno;
 use rustix::mount::{MountAttrFlags, UnmountFlags, unmount};
 use rustix::process::umask;
 
+use super::open_root;
 use crate::engine::embedded::host::Ids;
 use crate::engine::embedded::launcher::binder;
 use crate::engine::embedded::launcher::mounting::{self, HARMLESS, NO_PROGRAMS};
@@ -92,13 +93,13 @@ impl Ready {
             Role::Template => None,
         };
         // Forks of a template map and unmap the copy of its program: large pages take fewer steps.
-        let root = root(&plan.root, plan.is_template())?;
+        let ids = users.map(|users| users.ids);
+        let root = root(&plan.root, ids, plan.is_template())?;
         if plan.is_template() {
             hide_program(&root, &plan.program)?;
             // Nothing else is written there.
             mounting::restrict(&root, MountAttrFlags::MOUNT_ATTR_RDONLY, None)?;
         }
-        let ids = users.map(|users| users.ids);
         let is_build = matches!(plan.role, Role::Build { .. });
         let files = plan.files.iter();
         let files = files.map(|(file, at)| Ok((below_root(file)?, below_root(at)?)));
@@ -162,7 +163,7 @@ fn number(number: u64) -> CString {
 /// Each sandbox has an overlay of its own. Nothing is copied, and the page cache is shared, but to the kernel the
 /// files are different ones. If sandboxes shared a file, a program could watch (inotify) what other sandboxes
 /// and the host open, or make them wait with a lock (flock).
-fn root(root: &Root, has_large_pages: bool) -> io::Result<OwnedFd> {
+fn root(root: &Root, ids: Option<Ids>, has_large_pages: bool) -> io::Result<OwnedFd> {
     let (image, layer) = match root {
         Root::Building => return Ok(mounting::again(CWD, &CString::new(BUILDING)?)?),
         Root::Image { image, layer } => (image, layer),
@@ -173,7 +174,7 @@ fn root(root: &Root, has_large_pages: bool) -> io::Result<OwnedFd> {
             let attributes = HARMLESS.union(MountAttrFlags::MOUNT_ATTR_RDONLY);
             mounting::new(c"overlay", [(c"lowerdir", &*lower)], attributes)
         }
-        Some(layer) => writable_root(&lower, *layer, has_large_pages),
+        Some(layer) => writable_root(&lower, image, layer, ids, has_large_pages),
     };
     mounted.map_err(|error| {
         io::Error::other(format!(
@@ -184,10 +185,13 @@ fn root(root: &Root, has_large_pages: bool) -> io::Result<OwnedFd> {
     })
 }
 
-/// The upper layer is mounted where the overlay finds it, but no longer than that takes. The overlay keeps it.
+/// The upper layer is mounted where the overlay finds it, but no longer than that takes. The overlay keeps it. If the kernel
+/// refused to unmount one, it goes before the next one comes.
 fn writable_root(
     lower: &CStr,
-    layer: WritableLayer,
+    image: &Path,
+    layer: &WritableLayer,
+    ids: Option<Ids>,
     has_large_pages: bool,
 ) -> Result<OwnedFd, Errno> {
     let (size, inodes) = (number(layer.size), number(layer.inodes.into()));
@@ -201,6 +205,10 @@ fn writable_root(
     for directory in [c"upper", c"work"] {
         mkdirat(&memory, directory, Mode::from_raw_mode(0o755))?;
     }
+    if let Some(account) = &layer.open_to {
+        open_root::fill(&memory, image, account, ids)?;
+    }
+    while unmount(LAYER, UnmountFlags::DETACH).is_ok() {}
     let point = open(LAYER, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     mounting::place(&memory, &point)?;
     let options = [
@@ -242,7 +250,7 @@ const NODES: [(&CStr, u32, u32); 6] = [
 ];
 
 /// The names of all devices, whose paths in the machine are the same.
-pub(super) const DEVICES: [(&CStr, &CStr); 6] = [
+pub(in super::super) const DEVICES: [(&CStr, &CStr); 6] = [
     (c"null", c"/dev/null"),
     (c"zero", c"/dev/zero"),
     (c"full", c"/dev/full"),

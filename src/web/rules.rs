@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::net::IpAddr;
 
 use anyhow::{Context as _, bail};
-use rmcp::transport::streamable_http_server::StreamableHttpServerConfig;
+use axum::http::uri::Authority;
 
 use super::LOCAL_HOSTS;
 use super::origins::{self, Origins};
@@ -15,9 +15,9 @@ use crate::config::HttpConfig;
 #[derive(Debug)]
 pub(crate) struct Rules {
     /// The clients that can call; all if there are no tokens.
-    pub(super) tokens: Option<Tokens>,
+    pub(crate) tokens: Option<Tokens>,
     /// The pages that can.
-    pub(super) origins: Origins,
+    pub(crate) origins: Origins,
     /// Their origins, as they are written.
     listed: Vec<String>,
     /// The names by which clients call this machine.
@@ -30,7 +30,7 @@ impl Rules {
     /// # Errors
     ///
     /// When the file of tokens can't be used, or other machines could call without a token.
-    pub(super) fn new(settings: &HttpConfig, bound: IpAddr) -> anyhow::Result<Self> {
+    pub(crate) fn new(settings: &HttpConfig, bound: IpAddr) -> anyhow::Result<Self> {
         if settings.tokens.is_none() && !bound.is_loopback() {
             bail!(open_to_others(&bound));
         }
@@ -43,14 +43,35 @@ impl Rules {
         })
     }
 
-    /// The settings of a protocol that checks names and origins once more.
-    pub(super) fn apply(&self, protocol: StreamableHttpServerConfig) -> StreamableHttpServerConfig {
-        protocol.with_allowed_hosts(&self.hosts).with_allowed_origins(&self.listed)
+    /// The names by which clients call this machine, as they are written.
+    pub(crate) fn hosts(&self) -> &[String] {
+        &self.hosts
+    }
+
+    /// The origins of the pages that can call, as they are written.
+    pub(crate) fn listed_origins(&self) -> &[String] {
+        &self.listed
+    }
+
+    /// Whether a request can call this machine by this name: an entry without a port stands for all ports.
+    pub(crate) fn allow_host(&self, host: &Authority) -> bool {
+        let is_same = |one: &str, other: &str| {
+            let bare = |name: &str| name.trim_matches(['[', ']']).to_ascii_lowercase();
+            bare(one) == bare(other)
+        };
+        self.hosts.iter().any(|allowed| match allowed.parse::<Authority>() {
+            Ok(named) if named.port().is_some() => {
+                is_same(named.host(), host.host()) && named.port_u16() == host.port_u16()
+            }
+            Ok(named) => is_same(named.host(), host.host()),
+            // An address of IPv6 without brackets.
+            Err(_) => is_same(allowed, host.host()),
+        })
     }
 }
 
 /// The error for an address that other machines reach without a token.
-pub(super) fn open_to_others(address: &dyn Display) -> String {
+pub(crate) fn open_to_others(address: &dyn Display) -> String {
     format!(
         "other machines can reach {address}, and anyone who reaches it can run programs: create a token with \
          `isolator token NAME`, put its line into a file and set http.tokens to that file, or listen on 127.0.0.1"

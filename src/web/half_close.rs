@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 /// The sending side of a connection's client; cheap to clone.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Side {
+pub(crate) struct Side {
     closed: CancellationToken,
     answering: Arc<Mutex<Answering>>,
 }
@@ -32,12 +32,12 @@ struct Answering {
 
 impl Side {
     /// Cancelled when the client has closed it.
-    pub(super) fn closed(&self) -> &CancellationToken {
+    pub(crate) fn closed(&self) -> &CancellationToken {
         &self.closed
     }
 
     /// A request has begun. It ends when the body of its answer is dropped.
-    pub(super) fn begin(&self) {
+    pub(crate) fn begin(&self) {
         lock(&self.answering).is_busy = true;
     }
 
@@ -60,13 +60,13 @@ impl Side {
 }
 
 /// A connection that does not end before its client is answered.
-pub(super) struct Patient<Stream> {
+pub(crate) struct Patient<Stream> {
     stream: Stream,
     side: Side,
 }
 
 impl<Stream> Patient<Stream> {
-    pub(super) fn new(stream: Stream, side: Side) -> Self {
+    pub(crate) fn new(stream: Stream, side: Side) -> Self {
         Self { stream, side }
     }
 }
@@ -120,13 +120,13 @@ impl<Stream: AsyncWrite + Unpin> AsyncWrite for Patient<Stream> {
 }
 
 /// The body of a request. It fails if the client closes its sending side before the end.
-pub(super) struct Received<Inner> {
+pub(crate) struct Received<Inner> {
     body: Inner,
     side: Side,
 }
 
 impl<Inner> Received<Inner> {
-    pub(super) fn new(body: Inner, side: Side) -> Self {
+    pub(crate) fn new(body: Inner, side: Side) -> Self {
         Self { body, side }
     }
 }
@@ -161,13 +161,13 @@ where
 }
 
 /// The body of an answer. When it is dropped, the connection may end.
-pub(super) struct AnswerBody {
+pub(crate) struct AnswerBody {
     body: Body,
     side: Side,
 }
 
 impl AnswerBody {
-    pub(super) fn new(body: Body, side: Side) -> Self {
+    pub(crate) fn new(body: Body, side: Side) -> Self {
         Self { body, side }
     }
 }

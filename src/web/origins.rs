@@ -13,13 +13,13 @@ const LOCAL: [&str; 6] = [
 ];
 
 /// The origins that can call, as they are written in a configuration.
-pub(super) fn listed(allowed: &[String]) -> Vec<String> {
+pub(crate) fn listed(allowed: &[String]) -> Vec<String> {
     LOCAL.iter().map(|origin| (*origin).to_owned()).chain(allowed.to_vec()).collect()
 }
 
 /// The origins that can call.
 #[derive(Debug)]
-pub(super) struct Origins(Vec<(Origin, Ports)>);
+pub(crate) struct Origins(Vec<(Origin, Ports)>);
 
 #[derive(Debug, PartialEq, Eq)]
 struct Origin {
@@ -35,7 +35,7 @@ enum Ports {
 
 impl Origins {
     /// Those on this machine, and those of the configuration.
-    pub(super) fn new(allowed: &[String]) -> Self {
+    pub(crate) fn new(allowed: &[String]) -> Self {
         let entry = |text: &String| match text.trim().strip_suffix(":*") {
             Some(base) => Some((parse(base)?.0, Ports::All)),
             None => parse(text.trim()).and_then(|(origin, port)| Some((origin, Ports::One(port?)))),
@@ -44,7 +44,7 @@ impl Origins {
     }
 
     /// Whether a page of this origin can call.
-    pub(super) fn allow(&self, origin: &HeaderValue) -> bool {
+    pub(crate) fn allow(&self, origin: &HeaderValue) -> bool {
         let Some((origin, port)) = origin.to_str().ok().and_then(parse) else { return false };
         self.0.iter().any(|(allowed, ports)| {
             *allowed == origin

@@ -1,0 +1,171 @@
+//! The way in to the APIs: who calls, under which name of this machine, and how much memory a request and its answer may take.
+//! The rules are those of MCP.
+
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::http::header::HOST;
+use axum::http::request::Parts;
+use axum::http::uri::Authority;
+use axum::response::Response;
+use hyper::body::Body as _;
+use isolator_pool::pool::admission::Client;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
+
+use crate::address::Network;
+use crate::calls::budget::{Budget, Share};
+use crate::current::Current;
+use crate::web::{Peer, Refused, Rules, Side, Weighed, bearer, receive};
+
+/// The header with a token, for clients that can't send it as a bearer.
+pub(crate) const API_KEY: &str = "x-api-key";
+
+/// How long a client that has closed its sending side is waited for. Almost all that do so are gone, and one that waits for a short
+/// program is answered.
+const HALF_CLOSED_GRACE: Duration = Duration::from_secs(2);
+
+/// The way in to the APIs of a listener; cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct Gate {
+    /// The clients that can call, and the names of this machine.
+    rules: Current<Rules>,
+    /// Bodies that are being received and served, those of MCP among them.
+    bodies: Budget,
+    /// Answers that are still being sent. A server that stops waits for them.
+    answers: TaskTracker,
+    /// Cancelled when no more requests are served.
+    draining: CancellationToken,
+}
+
+/// The sender of a request that was let in, with what the request takes of the server.
+#[derive(Debug)]
+pub(crate) struct Caller {
+    /// The client.
+    pub(crate) client: Client,
+    /// The bytes of the request, and then those of its answer.
+    pub(crate) share: Share,
+    side: Side,
+    answer: TaskTrackerToken,
+}
+
+impl Gate {
+    /// With the rules and the memory of a listener.
+    pub(crate) fn new(
+        rules: Current<Rules>,
+        bodies: Budget,
+        answers: TaskTracker,
+        draining: CancellationToken,
+    ) -> Self {
+        Self { rules, bodies, answers, draining }
+    }
+
+    /// Checks the head of a request, apart from its client: the name by which it calls this machine, and whether requests are
+    /// still served.
+    ///
+    /// # Errors
+    ///
+    /// The refusal.
+    pub(crate) fn check(&self, head: &Parts) -> Result<(), Refused> {
+        self.check_named(head, |_| false)
+    }
+
+    /// The same for an API that has names of its own.
+    ///
+    /// # Errors
+    ///
+    /// The refusal.
+    pub(crate) fn check_named(
+        &self,
+        head: &Parts,
+        is_own: impl Fn(&Authority) -> bool,
+    ) -> Result<(), Refused> {
+        let host = head.headers.get(HOST).and_then(|host| host.to_str().ok());
+        let host = host.ok_or(Refused::NoHost)?;
+        // One that is no host was refused before.
+        let is_allowed = |host: &Authority| is_own(host) || self.rules.get().allow_host(host);
+        if !host.parse::<Authority>().is_ok_and(|host| is_allowed(&host)) {
+            return Err(Refused::Host(host.chars().take(100).collect()));
+        }
+        if self.draining.is_cancelled() { Err(Refused::ShuttingDown) } else { Ok(()) }
+    }
+
+    /// The client of a request. A token in it has to be valid; without one, the address has to be in one of the networks `open_to`,
+    /// unless there are no tokens at all.
+    ///
+    /// # Errors
+    ///
+    /// The refusal.
+    pub(crate) fn client(&self, head: &Parts, open_to: &[Network]) -> Result<Client, Refused> {
+        let peer = head.extensions.get::<Peer>();
+        let rules = self.rules.get();
+        let Some(tokens) = &rules.tokens else { return Ok(Peer::client(peer)) };
+        let key = || head.headers.get(API_KEY).and_then(|key| key.to_str().ok());
+        match bearer(&head.headers).or_else(key) {
+            Some(token) => tokens.client(token),
+            None => {
+                let is_open =
+                    peer.is_some_and(|Peer(at)| open_to.iter().any(|network| network.has(at.ip())));
+                if is_open { Ok(Peer::client(peer)) } else { Err(Refused::NoToken) }
+            }
+        }
+    }
+
+    /// Whether a client that was let in before would be let in now: its token may have been removed or have expired.
+    pub(crate) fn still_knows(&self, client: &Client) -> bool {
+        match (&self.rules.get().tokens, client) {
+            (Some(tokens), Client::Token(_)) => tokens.knows(client),
+            (Some(_), Client::Address(_)) => false,
+            _ => true,
+        }
+    }
+
+    /// Lets a client in.
+    pub(crate) fn let_in(&self, head: &Parts, client: Client) -> Caller {
+        let side = head.extensions.get::<Side>().cloned().unwrap_or_default();
+        let share = self.bodies.share(&client);
+        Caller { client, share, side, answer: self.answers.token() }
+    }
+}
+
+impl Caller {
+    /// Receives the whole body of the request, at most `most` bytes.
+    ///
+    /// # Errors
+    ///
+    /// The refusal.
+    pub(crate) async fn receive(
+        &mut self,
+        head: &Parts,
+        body: Body,
+        most: usize,
+    ) -> Result<Bytes, Refused> {
+        receive(&head.headers, body, most, &mut self.share).await
+    }
+
+    /// Waits until the client is most likely gone: it has closed at least its sending side, and a moment has passed. One that is
+    /// surely gone drops the future that answers it.
+    pub(crate) async fn gone(&self) {
+        self.side.closed().cancelled().await;
+        tokio::time::sleep(HALF_CLOSED_GRACE).await;
+    }
+
+    /// The same for a task that outlives the request.
+    pub(crate) fn departure(&self) -> impl Future<Output = ()> + Send + use<> {
+        let side = self.side.clone();
+        async move {
+            side.closed().cancelled().await;
+            tokio::time::sleep(HALF_CLOSED_GRACE).await;
+        }
+    }
+
+    /// The answer to the client. Until it has read it, the bytes of the answer are counted as the client's.
+    pub(crate) fn answer(mut self, response: Response) -> Response {
+        // The request has been served. Of a stream the size is not known before.
+        let size = response.body().size_hint().exact().unwrap_or_default();
+        self.share.replace(usize::try_from(size).unwrap_or(usize::MAX));
+        let Self { share, answer, .. } = self;
+        response.map(|body| Body::new(Weighed::new(body, share, Some(answer))))
+    }
+}

@@ -1,0 +1,194 @@
+//! Creates sandboxes. Each field is used, or refused with its name.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::Request;
+use axum::http::StatusCode;
+use axum::response::Response;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::network::{Network, is_empty};
+use super::{CREATE, Owned, opened, template, timeout};
+use crate::apis::e2b::E2b;
+use crate::apis::e2b::error::{E2bError, ErrorKind};
+use crate::apis::e2b::registry::Description;
+use crate::apis::operation::HowServed;
+use crate::calls::{CallError, Job, Served};
+use crate::request::arguments::OpenSession;
+use crate::request::resolve;
+use crate::result::receipt::ReceiptReport;
+use crate::sessions::AtDeadline;
+
+/// Bytes of all metadata.
+const MAX_METADATA: usize = 16 << 10;
+
+/// The metadata with the names of sets and packages, separated by spaces.
+const PACKAGES: &str = "isolator.packages";
+
+/// The fields of a request.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct NewSandbox {
+    #[serde(rename = "templateID")]
+    template_id: String,
+    timeout: Option<u64>,
+    #[serde(default)]
+    auto_pause: Option<bool>,
+    auto_pause_memory: Option<bool>,
+    auto_resume: Option<AutoResume>,
+    /// Every request to a sandbox needs a secret, whatever this is.
+    #[serde(rename = "secure")]
+    _secure: Option<bool>,
+    /// SDKs up to 2.50 always send it. The description of a sandbox says that there is no network.
+    #[serde(rename = "allow_internet_access")]
+    _allow_internet_access: Option<bool>,
+    network: Option<Network>,
+    metadata: Option<BTreeMap<String, String>>,
+    env_vars: Option<BTreeMap<String, String>>,
+    #[serde(flatten)]
+    others: Map<String, Value>,
+}
+
+#[derive(Debug, Deserialize)]
+struct AutoResume {
+    enabled: bool,
+}
+
+impl NewSandbox {
+    /// Refuses fields that ask for what this server does not have.
+    ///
+    /// # Errors
+    ///
+    /// The first of them.
+    fn check(&self) -> Result<(), E2bError> {
+        let pauses = self.auto_pause == Some(true);
+        if self.auto_pause_memory == Some(false) {
+            let why = "a pause keeps the memory of a sandbox; one that keeps only its files is not offered";
+            return Err(E2bError::invalid("autoPauseMemory", why));
+        }
+        if self.auto_resume.as_ref().is_some_and(|resume| resume.enabled) && !pauses {
+            let why = "has an effect only with autoPause: true";
+            return Err(E2bError::invalid("autoResume.enabled", why));
+        }
+        if let Some(network) = &self.network {
+            network.check()?;
+        }
+        let bytes = self.metadata.iter().flatten().map(|(name, value)| name.len() + value.len());
+        if bytes.sum::<usize>() > MAX_METADATA {
+            let why = format!("holds more than {MAX_METADATA} bytes");
+            return Err(E2bError::invalid("metadata", why));
+        }
+        let other = self.others.iter().find(|(_, value)| !is_empty(value));
+        let Some((field, _)) = other else { return Ok(()) };
+        let why = match &**field {
+            "volumeMounts" => "sandboxes have no volumes; write files into them",
+            "mcp" => "sandboxes have no network, so no gateway to MCP servers can run in them",
+            "iam" => "sandboxes have no network, so an identity would be of no use",
+            _ => "this server does not know this field",
+        };
+        Err(E2bError::invalid(field, why))
+    }
+
+    /// The packages that its code can import from, in addition to those of the template.
+    fn packages(&self) -> impl Iterator<Item = String> {
+        let named = self.metadata.as_ref().and_then(|metadata| metadata.get(PACKAGES));
+        named.into_iter().flat_map(|names| names.split_whitespace()).map(str::to_owned)
+    }
+}
+
+/// Creates a sandbox. `default` is its timeout if the request has none.
+pub(super) async fn create(
+    e2b: E2b,
+    request: Request,
+    default: Duration,
+) -> Result<Response, E2bError> {
+    let is_repeatable = request.headers().contains_key("idempotency-key");
+    let owned = e2b.owned(request).await?;
+    if is_repeatable {
+        let why =
+            "is not offered: create the sandbox without one, and look for it with its metadata";
+        return Err(E2bError::invalid("Idempotency-Key", why));
+    }
+    let new: NewSandbox = owned.fields()?;
+    new.check()?;
+    let (sandbox, receipt) = open(&e2b, &owned, new, default).await?;
+    let mut response = owned.answer(StatusCode::CREATED, &sandbox);
+    HowServed { status: "success", receipt: Some(receipt) }.add_to(&mut response);
+    Ok(response)
+}
+
+async fn open(
+    e2b: &E2b,
+    owned: &Owned,
+    new: NewSandbox,
+    default: Duration,
+) -> Result<(Value, Arc<ReceiptReport>), E2bError> {
+    let (config, client) = (&owned.now.setup.config, &owned.client);
+    if config.sessions.max == 0 {
+        return Err(E2bError::not_offered(
+            "this server has no sessions: its operator sets sessions.max",
+        ));
+    }
+    let template = template::named(&new.template_id, config)?;
+    let timeout = match new.timeout {
+        Some(0) => return Err(E2bError::invalid("timeout", "must be at least one second")),
+        Some(seconds) => timeout("timeout", seconds, &owned.now)?,
+        None => default.min(config.sessions.max_age),
+    };
+    let at_timeout = if new.auto_pause == Some(true) { AtDeadline::Pause } else { AtDeadline::End };
+    let packages = template.packages.iter().cloned().chain(new.packages()).collect();
+    let description = Description {
+        template: new.template_id,
+        metadata: new.metadata.unwrap_or_default(),
+        env: new.env_vars.unwrap_or_default(),
+        at_timeout,
+        resumes_itself: new.auto_resume.is_some_and(|resume| resume.enabled),
+    };
+    let arguments =
+        OpenSession { language: Some(template.language), packages, ..OpenSession::default() };
+    let make = |_: &_, _: &mut _| {
+        let mut job = resolve::opening(arguments, config)?;
+        resolve::check_variables(&description.env, &job.wish.language)?;
+        job.wish.env.clone_from(&description.env);
+        job.wish.deadline = Some((timeout, at_timeout));
+        Ok(Job::Open(Box::new(job)))
+    };
+    let served = CREATE.serve(&owned.now, client, owned.body.len(), None, make).await;
+    match served.map_err(of_opening)? {
+        Served::Opened(opened_session) => {
+            let session = &opened_session.session;
+            let sandbox = e2b.sandboxes.add(session, description).inspect_err(|_| {
+                // An error means that it has ended by itself.
+                let _ = owned.now.calls.sessions().close(client, &session.id);
+            });
+            let sandbox = sandbox.map_err(E2bError::no_random)?;
+            Ok((opened(&sandbox, &owned.now), Arc::new(opened_session.receipt)))
+        }
+        _ => unreachable!("a session is opened"),
+    }
+}
+
+/// The error of an opening, with the names that E2B's fields have.
+fn of_opening(error: CallError) -> E2bError {
+    if let CallError::Invalid(invalid) = &error {
+        let field = match &*invalid.field {
+            "language" => "templateID".to_owned(),
+            "packages" => format!("metadata.{PACKAGES}"),
+            field => field.replacen("env", "envVars", 1),
+        };
+        return E2bError::invalid(&field, &invalid.message).caused_by(error);
+    }
+    let error = E2bError::of_call(error);
+    match error.kind() {
+        ErrorKind::Exhausted => {
+            let hint = "kill sandboxes that you don't need; the operator of this server can raise \
+                        sessions.maxPerClient and sessions.max";
+            let message = format!("{}: {hint}", error.message());
+            E2bError::new(ErrorKind::Exhausted, message).caused_by(error)
+        }
+        _ => error,
+    }
+}

@@ -1,0 +1,199 @@
+//! A request to a sandbox, from its head to its answer.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::Request;
+use axum::http::HeaderMap;
+use axum::http::header::AUTHORIZATION;
+use axum::http::request::Parts;
+use axum::response::Response;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use futures_util::future::BoxFuture;
+use serde::de::DeserializeOwned;
+use tokio::time::Instant;
+
+use super::connect::MAX_MESSAGE;
+use super::connect::answer;
+use super::connect::envelope::{self, PREFIX};
+use super::connect::head::{Head, Shape};
+use crate::apis::access::Caller;
+use crate::apis::e2b::E2b;
+use crate::apis::e2b::error::{E2bError, ErrorKind};
+use crate::apis::e2b::registry::Sandbox;
+use crate::apis::operation::Operation;
+use crate::audit::Note;
+use crate::calls::Serving;
+
+/// The user that all programs and files of a sandbox belong to.
+const USER: &str = "user";
+
+/// A request to a sandbox that was let in.
+pub(super) struct DataCall {
+    pub now: Serving,
+    pub sandbox: Arc<Sandbox>,
+    pub parts: Parts,
+    pub caller: Caller,
+}
+
+impl DataCall {
+    /// Lets a request in.
+    ///
+    /// # Errors
+    ///
+    /// When it may not use the sandbox, or names another user than that of the sandbox.
+    pub(super) fn enter(e2b: &E2b, parts: Parts) -> Result<Self, E2bError> {
+        let (sandbox, caller) = e2b.let_in(&parts)?;
+        check_user(user_of(&parts.headers)?.as_deref())?;
+        Ok(Self { now: e2b.now(), sandbox, parts, caller })
+    }
+
+    /// Begins the line of a request in the audit log.
+    ///
+    /// # Errors
+    ///
+    /// When the log can't be written, and the operator wants nothing to be served then.
+    pub(super) fn begin(&self, operation: &Operation) -> Result<Note, E2bError> {
+        operation.begin(&self.now, &self.caller.client).map_err(E2bError::of_call)
+    }
+
+    /// Receives the only message of the request.
+    ///
+    /// # Errors
+    ///
+    /// When it does not arrive, or is not one of this type.
+    pub(super) async fn message<T: DeserializeOwned>(
+        &mut self,
+        head: &Head,
+        body: Body,
+    ) -> Result<T, E2bError> {
+        let most = match head.shape {
+            Shape::Unary => MAX_MESSAGE,
+            // An empty envelope may end the stream.
+            Shape::Stream => MAX_MESSAGE + 2 * PREFIX + 1024,
+        };
+        let body = self.caller.receive(&self.parts, body, most).await.map_err(E2bError::refused)?;
+        Ok(match head.shape {
+            Shape::Unary => envelope::parse(&body, head.encoding)?,
+            Shape::Stream => envelope::only(&body, head.encoding)?,
+        })
+    }
+}
+
+/// Serves a method of a service in its protocol. The time of a unary call is limited as its client asks.
+pub(super) async fn serve<Serve>(
+    e2b: &E2b,
+    request: Request,
+    shape: Shape,
+    serve: Serve,
+) -> Response
+where
+    Serve:
+        for<'a> FnOnce(&'a mut DataCall, Head, Body) -> BoxFuture<'a, Result<Response, E2bError>>,
+{
+    let (parts, body) = request.into_parts();
+    let head = match Head::read(&parts.headers, shape) {
+        Ok(head) => head,
+        // The client may speak another protocol, so the status says it, too.
+        Err(error) => return answer::error(Shape::Unary, &error.into()),
+    };
+    let mut call = match DataCall::enter(e2b, parts) {
+        Ok(call) => call,
+        Err(error) => return answer::error(shape, &error),
+    };
+    let serving = serve(&mut call, head, body);
+    let served = match (shape, head.timeout) {
+        (Shape::Unary, Some(timeout)) => {
+            let timed = tokio::time::timeout(timeout, serving).await;
+            timed.unwrap_or_else(|_| Err(timed_out("the request was not served")))
+        }
+        _ => serving.await,
+    };
+    let response = served.unwrap_or_else(|error| {
+        if error.kind() == ErrorKind::Internal {
+            tracing::warn!(%error, path = call.parts.uri.path(), "a request to a sandbox failed");
+        }
+        answer::error(shape, &error)
+    });
+    call.caller.answer(response)
+}
+
+/// The error when the client's own time has passed.
+pub(super) fn timed_out(what: &str) -> E2bError {
+    let message = format!("{what} within the time of Connect-Timeout-Ms");
+    E2bError::new(ErrorKind::TimedOut, message)
+}
+
+/// Waits until a time, or forever.
+pub(super) async fn at(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The user that a request names in the form of basic authentication, whose password means nothing.
+fn user_of(headers: &HeaderMap) -> Result<Option<String>, E2bError> {
+    let Some(value) = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok()) else {
+        return Ok(None);
+    };
+    let Some((scheme, encoded)) = value.split_once(' ') else { return Ok(None) };
+    // Tokens of other schemes are no concern of a sandbox.
+    if !scheme.eq_ignore_ascii_case("basic") {
+        return Ok(None);
+    }
+    let decoded = BASE64.decode(encoded.trim()).ok().and_then(|it| String::from_utf8(it).ok());
+    let decoded = decoded.ok_or_else(|| {
+        E2bError::invalid("Authorization", "is not the name of a user and a colon in base64")
+    })?;
+    Ok(Some(decoded.split(':').next().unwrap_or_default().to_owned()))
+}
+
+/// Checks the user that a request names.
+///
+/// # Errors
+///
+/// When it is not the one that a sandbox has.
+pub(super) fn check_user(user: Option<&str>) -> Result<(), E2bError> {
+    match user {
+        None | Some("" | USER) => Ok(()),
+        Some(other) => {
+            let other: String = other.chars().take(64).collect();
+            Err(E2bError::invalid(
+                "user",
+                format!(
+                    "there is no user {other:?} that can be used: all programs and files of a sandbox belong \
+                     to {USER:?}, so leave the user out"
+                ),
+            ))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_user_of_the_sandbox_can_be_named() {
+        let named = |value: &str| {
+            let headers = [(AUTHORIZATION, value.parse().unwrap())].into_iter().collect();
+            user_of(&headers).and_then(|user| check_user(user.as_deref()))
+        };
+        for fine in [
+            "Basic dXNlcjo=",
+            "basic dXNlcjo=",
+            "Basic Og==",
+            "Bearer e2b_0",
+            "Basic dXNlcjpzZWNyZXQ=",
+        ] {
+            assert!(named(fine).is_ok(), "{fine}");
+        }
+        // root, a name that only begins like the user, no base64, and no UTF-8.
+        for wrong in ["Basic cm9vdDo=", "Basic dXNlcjE6", "Basic user:", "Basic /w=="] {
+            assert!(named(wrong).is_err(), "{wrong}");
+        }
+        assert!(check_user(None).is_ok() && check_user(Some("root\n")).is_err());
+    }
+}

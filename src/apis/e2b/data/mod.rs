@@ -1,0 +1,34 @@
+//! The processes and files of a sandbox, as E2B's clients use them: two services of Connect's protocol, and files over HTTP.
+//!
+//! Everything here only translates: the sandbox's [agent](isolator_pool::pool::session::agent) does the work, and waits when a client does
+//! not read. [`call`] lets a request in; [`connect`] has the protocol and [`messages`] its messages; [`process`] and [`filesystem`] have the
+//! methods, and [`files`] the transfers.
+
+mod call;
+mod connect;
+mod deadlines;
+mod files;
+mod filesystem;
+mod gzip;
+mod messages;
+mod process;
+mod watchers;
+
+use axum::Router;
+
+use self::deadlines::Deadlines;
+use self::watchers::Watchers;
+use super::E2b;
+use crate::apis::Apis;
+
+/// The parts of a sandbox that only requests to its processes and files need.
+#[derive(Default)]
+pub(super) struct OfSandbox {
+    deadlines: Deadlines,
+    watchers: Watchers,
+}
+
+/// The paths.
+pub(super) fn route(apis: &Apis, e2b: &E2b) -> Router {
+    process::route(apis, e2b).merge(filesystem::route(apis, e2b)).merge(files::route(apis, e2b))
+}

@@ -1,0 +1,176 @@
+//! The watchers of a sandbox, which keep changes until their client asks for them.
+//!
+//! Changes wait in the credit of their stream, so a watcher holds little; when more come, the agent says that some are lost.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use isolator_pool::lock::lock;
+use isolator_pool::pool::pools::Pools;
+use isolator_pool::pool::session::Session;
+use isolator_pool::pool::session::agent::{AgentError, WatchEvent, Watcher};
+use tokio::time::Instant;
+
+use super::messages::filesystem::{FilesystemEvent, Watched};
+use crate::apis::e2b::error::{E2bError, ErrorKind};
+use crate::hex::hex;
+use crate::sessions::OpenSession;
+
+/// How long a watcher is kept for a client that does not ask for its changes.
+const UNUSED: Duration = Duration::from_secs(600);
+
+/// Changes in one answer.
+const MAX_CHANGES: usize = 10_000;
+
+/// How long changes are waited for that belong to something which the client has just done, and how long after the last one.
+const FIRST: Duration = Duration::from_millis(100);
+const FURTHER: Duration = Duration::from_millis(20);
+
+/// Random bytes in the name of a watcher.
+const ID_BYTES: usize = 8;
+
+/// A watch of a folder.
+#[derive(Debug)]
+pub(super) struct Watching {
+    watcher: Watcher,
+    /// The path of the folder from the root.
+    root: String,
+    has_entries: bool,
+    used: Instant,
+}
+
+/// A watcher, which one request can use at a time.
+pub(super) type SharedWatching = Arc<tokio::sync::Mutex<Watching>>;
+
+/// The watchers of a sandbox, by their names.
+#[derive(Debug, Default)]
+pub(super) struct Watchers(Arc<Mutex<HashMap<String, SharedWatching>>>);
+
+impl Watching {
+    /// Begins to watch a folder.
+    ///
+    /// # Errors
+    ///
+    /// When it is no folder, or can't be watched.
+    pub(super) async fn begin(session: &Session, watched: Watched) -> Result<Self, E2bError> {
+        let Watched { path, is_recursive, has_entries } = watched;
+        // A link to a folder is followed.
+        let listed = session.list_folder(&path, 1).await;
+        if let Err(error @ (AgentError::NotFound(_) | AgentError::NotFolder(_))) = listed {
+            return Err(E2bError::of_agent(error));
+        }
+        let root = session.stat(&path).await.map_err(E2bError::of_agent)?.path;
+        let watcher = session.watch(&path, is_recursive).await.map_err(E2bError::of_agent)?;
+        Ok(Self { watcher, root, has_entries, used: Instant::now() })
+    }
+
+    /// The next change.
+    ///
+    /// # Errors
+    ///
+    /// When no more come.
+    pub(super) async fn next(&mut self, session: &Session) -> Result<FilesystemEvent, E2bError> {
+        let event = self.watcher.next().await;
+        self.described(event, session).await
+    }
+
+    /// The changes that have come since the last question.
+    ///
+    /// # Errors
+    ///
+    /// When some of them are lost.
+    pub(super) async fn since_last(
+        &mut self,
+        session: &Session,
+    ) -> Result<Vec<FilesystemEvent>, E2bError> {
+        let mut events = Vec::new();
+        let mut patience = FIRST;
+        while events.len() < MAX_CHANGES {
+            let ready = self.watcher.next().now_or_never();
+            let event = match ready {
+                Some(event) => event,
+                None => match tokio::time::timeout(patience, self.watcher.next()).await {
+                    Ok(event) => event,
+                    Err(_) => break,
+                },
+            };
+            patience = FURTHER;
+            events.push(self.described(event, session).await?);
+        }
+        self.used = Instant::now();
+        Ok(events)
+    }
+
+    async fn described(
+        &self,
+        event: Option<Result<WatchEvent, AgentError>>,
+        session: &Session,
+    ) -> Result<FilesystemEvent, E2bError> {
+        let ended = || E2bError::new(ErrorKind::Conflict, "the watch has ended: watch again");
+        let event = event.ok_or_else(ended)?.map_err(E2bError::of_agent)?;
+        let entry = match self.has_entries {
+            // The file may be gone again.
+            true => session.stat(&event.path).await.ok(),
+            false => None,
+        };
+        Ok(FilesystemEvent::new(&event, &self.root, entry))
+    }
+}
+
+impl Watchers {
+    /// Adds a watcher, and returns its name. It ends when its client does not use it.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel returns no random bytes for the name.
+    pub(super) fn add(
+        &self,
+        watching: Watching,
+        session: &Arc<OpenSession>,
+        pools: &Pools,
+    ) -> Result<String, E2bError> {
+        let mut random = [0; ID_BYTES];
+        getrandom::fill(&mut random).map_err(|error| {
+            let message = format!("the kernel returned no random bytes: {error}");
+            E2bError::new(ErrorKind::Internal, message)
+        })?;
+        let id = hex(&random);
+        let watching = Arc::new(tokio::sync::Mutex::new(watching));
+        lock(&self.0).insert(id.clone(), Arc::clone(&watching));
+        let unused = unused(Arc::downgrade(&watching));
+        let (watchers, session, added) = (Arc::downgrade(&self.0), Arc::clone(session), id.clone());
+        pools.track(async move {
+            tokio::select! {
+                () = unused => {}
+                _ = session.session.ended() => {}
+            }
+            if let Some(watchers) = watchers.upgrade() {
+                lock(&watchers).remove(&added);
+            }
+        });
+        Ok(id)
+    }
+
+    pub(super) fn find(&self, id: &str) -> Option<SharedWatching> {
+        lock(&self.0).get(id).cloned()
+    }
+
+    /// Ends a watcher. Returns whether it was there.
+    pub(super) fn remove(&self, id: &str) -> bool {
+        lock(&self.0).remove(id).is_some()
+    }
+}
+
+/// Waits until a watcher was removed, or not used for so long that its client has most likely forgotten it.
+async fn unused(watching: Weak<tokio::sync::Mutex<Watching>>) {
+    let mut wait = UNUSED;
+    while !wait.is_zero() {
+        tokio::time::sleep(wait).await;
+        let Some(watching) = watching.upgrade() else { return };
+        // A request that uses it now has it until it is answered.
+        let used = watching.lock().await.used;
+        wait = UNUSED.saturating_sub(used.elapsed());
+    }
+}

@@ -1,0 +1,310 @@
+//! Errors as E2B's clients read them: JSON with a code and a message on the control plane and for files, and the codes
+//! of Connect for processes and the file system.
+
+use std::borrow::Cow;
+use std::error::Error;
+
+use axum::http::StatusCode;
+use axum::http::header::{CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
+use axum::response::{IntoResponse, Response};
+use isolator_pool::pool::counts::Failure;
+use isolator_pool::pool::pools::ExecuteError;
+use isolator_pool::pool::session::SessionError;
+use isolator_pool::pool::session::agent::AgentError;
+use serde_json::json;
+
+use crate::calls::CallError;
+use crate::sessions::OpenFailure;
+use crate::web::Refused;
+
+/// Tells clients whether to send the same request again. Without it they repeat what a server answers with 429, 502, 503 or 504.
+const SHOULD_RETRY: HeaderName = HeaderName::from_static("should-retry");
+
+/// A request that was not served.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub(crate) struct E2bError {
+    kind: ErrorKind,
+    message: Cow<'static, str>,
+    #[source]
+    source: Option<Box<dyn Error + Send + Sync>>,
+}
+
+/// A kind of error, which has a status of HTTP and a code of Connect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ErrorKind {
+    /// A field, path or parameter can't be used.
+    Invalid,
+    /// The request has no key, or one that is not accepted.
+    Unauthenticated,
+    /// The request is not allowed.
+    Denied,
+    /// The thing that is named is not there: a sandbox on the control plane, a file, a process.
+    NotFound,
+    /// It is there already.
+    Exists,
+    /// It is in a state that does not allow this.
+    Conflict,
+    /// The body is too large.
+    TooLarge,
+    /// A limit of the client is reached.
+    Exhausted,
+    /// The server does not have this.
+    NotOffered,
+    /// The sandbox has ended or is paused, on the data plane.
+    SandboxGone,
+    /// The server is busy or stopping.
+    Busy,
+    /// There is no space left in the sandbox.
+    NoSpace,
+    /// The time of the client has passed.
+    TimedOut,
+    /// The server or the sandbox failed.
+    Internal,
+}
+
+impl ErrorKind {
+    /// The status of HTTP.
+    pub(crate) const fn status(self) -> StatusCode {
+        match self {
+            Self::Invalid => StatusCode::BAD_REQUEST,
+            Self::Unauthenticated => StatusCode::UNAUTHORIZED,
+            Self::Denied => StatusCode::FORBIDDEN,
+            Self::NotFound => StatusCode::NOT_FOUND,
+            Self::Exists | Self::Conflict => StatusCode::CONFLICT,
+            Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::Exhausted => StatusCode::TOO_MANY_REQUESTS,
+            Self::NotOffered => StatusCode::NOT_IMPLEMENTED,
+            Self::SandboxGone => StatusCode::BAD_GATEWAY,
+            Self::Busy => StatusCode::SERVICE_UNAVAILABLE,
+            Self::NoSpace => StatusCode::INSUFFICIENT_STORAGE,
+            Self::TimedOut => StatusCode::GATEWAY_TIMEOUT,
+            Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    }
+
+    /// The code of Connect.
+    pub(crate) const fn connect_code(self) -> &'static str {
+        match self {
+            Self::Invalid | Self::TooLarge => "invalid_argument",
+            Self::Unauthenticated => "unauthenticated",
+            Self::Denied => "permission_denied",
+            Self::NotFound => "not_found",
+            Self::Exists => "already_exists",
+            Self::Conflict => "failed_precondition",
+            Self::Exhausted | Self::NoSpace => "resource_exhausted",
+            Self::NotOffered => "unimplemented",
+            Self::SandboxGone | Self::Busy => "unavailable",
+            Self::TimedOut => "deadline_exceeded",
+            Self::Internal => "internal",
+        }
+    }
+
+    /// Whether the same request can succeed a moment later.
+    const fn is_retried(self) -> bool {
+        matches!(self, Self::Busy | Self::Exhausted)
+    }
+}
+
+impl E2bError {
+    /// An error of this kind with a message for the client.
+    pub(crate) fn new(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
+        Self { kind, message: message.into(), source: None }
+    }
+
+    /// A field, path or parameter that can't be used.
+    pub(crate) fn invalid(field: &str, message: impl std::fmt::Display) -> Self {
+        Self::new(ErrorKind::Invalid, format!("{field}: {message}"))
+    }
+
+    /// Something that this server does not have, with the reason.
+    pub(crate) fn not_offered(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(ErrorKind::NotOffered, message)
+    }
+
+    /// The same error with its cause.
+    pub(crate) fn caused_by(self, source: impl Error + Send + Sync + 'static) -> Self {
+        Self { source: Some(Box::new(source)), ..self }
+    }
+
+    /// Its kind.
+    pub(crate) const fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+
+    /// Its message for the client.
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// The error of a request without a valid token.
+    pub(crate) fn unauthenticated(refused: Refused) -> Self {
+        let message = format!(
+            "{refused}: send a token of this server in X-API-KEY; its operator makes one with `isolator token --e2b NAME`"
+        );
+        Self::new(ErrorKind::Unauthenticated, message).caused_by(refused)
+    }
+
+    /// The kernel has no random bytes for a secret.
+    pub(super) fn no_random(error: getrandom::Error) -> Self {
+        let message = format!("the kernel returned no random bytes: {error}");
+        Self::new(ErrorKind::Internal, message).caused_by(error)
+    }
+
+    /// The error of a request whose head or body is refused.
+    pub(crate) fn refused(refused: Refused) -> Self {
+        let kind = match refused.status() {
+            StatusCode::UNAUTHORIZED => ErrorKind::Unauthenticated,
+            StatusCode::FORBIDDEN => ErrorKind::Denied,
+            StatusCode::PAYLOAD_TOO_LARGE => ErrorKind::TooLarge,
+            StatusCode::SERVICE_UNAVAILABLE => ErrorKind::Busy,
+            StatusCode::REQUEST_TIMEOUT => ErrorKind::TimedOut,
+            _ => ErrorKind::Invalid,
+        };
+        Self::new(kind, refused.to_string()).caused_by(refused)
+    }
+
+    /// The error of a call that has no result.
+    pub(crate) fn of_call(error: CallError) -> Self {
+        let kind = match &error {
+            CallError::Invalid(_) | CallError::Packages(_) => ErrorKind::Invalid,
+            CallError::Forbidden { .. } => ErrorKind::Denied,
+            CallError::SessionGone(_) => ErrorKind::SandboxGone,
+            CallError::NotOpened(OpenFailure::AllInUse(_)) | CallError::TooMuchAtOnce(_) => {
+                ErrorKind::Exhausted
+            }
+            CallError::CheckBusy(_) | CallError::PackagesComing { .. } | CallError::NoAudit(_) => {
+                ErrorKind::Busy
+            }
+            CallError::Sandbox(error) | CallError::NotOpened(OpenFailure::Open(error)) => {
+                kind_of_execution(error)
+            }
+            CallError::Session(error) => kind_of_session(error),
+            CallError::Agent(error) => kind_of_agent(error),
+            CallError::NoVerdict(_) | CallError::NotOpened(_) => ErrorKind::Internal,
+        };
+        let message = match &error {
+            CallError::SessionGone(gone) => format!("The sandbox was not found: {}", gone.why),
+            error => error.to_string(),
+        };
+        Self::new(kind, message).caused_by(error)
+    }
+
+    /// The error of a session that has no answer.
+    pub(crate) fn of_session(error: SessionError) -> Self {
+        let message = match &error {
+            SessionError::Ended(reason) => format!("The sandbox was not found: {reason}"),
+            error => error.to_string(),
+        };
+        Self::new(kind_of_session(&error), message).caused_by(error)
+    }
+
+    /// The error of a session's agent.
+    pub(crate) fn of_agent(error: AgentError) -> Self {
+        match error {
+            AgentError::Session(error) => Self::of_session(error),
+            error => Self::new(kind_of_agent(&error), error.to_string()).caused_by(error),
+        }
+    }
+
+    /// The body of an error on the control plane, for files and for code.
+    pub(crate) fn body(&self) -> serde_json::Value {
+        json!({ "code": self.kind.status().as_u16(), "message": self.message })
+    }
+
+    /// The body of an error of Connect.
+    pub(crate) fn connect_body(&self) -> serde_json::Value {
+        json!({ "code": self.kind.connect_code(), "message": self.message })
+    }
+
+    /// The answer with a body. Clients are told whether to send the request again.
+    pub(crate) fn response_with(&self, body: &serde_json::Value) -> Response {
+        let mut response = (self.kind.status(), body.to_string()).into_response();
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        let is_retried = self.kind.is_retried();
+        let should_retry = HeaderValue::from_static(if is_retried { "true" } else { "false" });
+        headers.insert(SHOULD_RETRY, should_retry);
+        if is_retried {
+            headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        response
+    }
+}
+
+impl IntoResponse for E2bError {
+    fn into_response(self) -> Response {
+        self.response_with(&self.body())
+    }
+}
+
+fn kind_of_execution(error: &ExecuteError) -> ErrorKind {
+    match Failure::of(error) {
+        Failure::Busy | Failure::ImageComing | Failure::Stopping => ErrorKind::Busy,
+        Failure::SessionBusy => ErrorKind::Exhausted,
+        Failure::NoSandbox | Failure::Sandbox | Failure::Cancelled => ErrorKind::Internal,
+    }
+}
+
+fn kind_of_agent(error: &AgentError) -> ErrorKind {
+    match error {
+        AgentError::NotFound(_) | AgentError::NoProcess(_) => ErrorKind::NotFound,
+        AgentError::IsFolder(_)
+        | AgentError::NotFolder(_)
+        | AgentError::NotFile(_)
+        | AgentError::TooLong { .. }
+        | AgentError::NoSignal(_)
+        | AgentError::NotStarted { .. }
+        | AgentError::System { .. } => ErrorKind::Invalid,
+        AgentError::Exists(_) => ErrorKind::Exists,
+        AgentError::NotEmpty(_) | AgentError::NoInput(_) | AgentError::NoTerminal(_) => {
+            ErrorKind::Conflict
+        }
+        AgentError::NoSpace(_) => ErrorKind::NoSpace,
+        AgentError::Denied(_) => ErrorKind::Denied,
+        AgentError::TooMany(_) | AgentError::Overrun => ErrorKind::Exhausted,
+        AgentError::InputNotRead(_) => ErrorKind::TimedOut,
+        AgentError::Lost(_) => ErrorKind::Internal,
+        AgentError::Session(error) => kind_of_session(error),
+    }
+}
+
+fn kind_of_session(error: &SessionError) -> ErrorKind {
+    match error {
+        SessionError::Ended(_) => ErrorKind::SandboxGone,
+        SessionError::Busy => ErrorKind::Exhausted,
+        SessionError::Admission(_) => ErrorKind::Busy,
+        SessionError::Files(_) => ErrorKind::NoSpace,
+        SessionError::Command(_) | SessionError::TooLarge(_) => ErrorKind::Invalid,
+        SessionError::NoSuchFile(_) => ErrorKind::NotFound,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_repeat_only_what_can_succeed_later() {
+        for (kind, should_retry) in [
+            (ErrorKind::Busy, "true"),
+            (ErrorKind::Exhausted, "true"),
+            (ErrorKind::SandboxGone, "false"),
+            (ErrorKind::NotOffered, "false"),
+            (ErrorKind::Invalid, "false"),
+            (ErrorKind::TimedOut, "false"),
+        ] {
+            let response = E2bError::new(kind, "no").into_response();
+            assert_eq!(response.headers()[SHOULD_RETRY], should_retry, "{kind:?}");
+            assert_eq!(response.status(), kind.status());
+        }
+    }
+
+    #[test]
+    fn the_body_has_the_code_that_its_readers_expect() {
+        let error = E2bError::invalid("timeout", "is negative");
+        assert_eq!(error.body(), json!({ "code": 400, "message": "timeout: is negative" }));
+        let connect = json!({ "code": "invalid_argument", "message": "timeout: is negative" });
+        assert_eq!(error.connect_body(), connect);
+    }
+}
