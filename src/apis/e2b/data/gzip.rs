@@ -12,7 +12,8 @@ const PIECE: usize = 1024;
 
 /// Compresses a message.
 pub(super) fn compressed(bytes: &[u8]) -> Vec<u8> {
-    let mut encoder = write::GzEncoder::new(Vec::with_capacity(bytes.len() / 2), Compression::fast());
+    let mut encoder =
+        write::GzEncoder::new(Vec::with_capacity(bytes.len() / 2), Compression::fast());
     // A vector takes everything.
     let _ = encoder.write_all(bytes);
     encoder.finish().unwrap_or_default()

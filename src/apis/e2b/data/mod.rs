@@ -30,7 +30,5 @@ pub(super) struct OfSandbox {
 
 /// The paths.
 pub(super) fn route(apis: &Apis, e2b: &E2b) -> Router {
-    process::route(apis, e2b)
-        .merge(filesystem::route(apis, e2b))
-        .merge(files::route(apis, e2b))
+    process::route(apis, e2b).merge(filesystem::route(apis, e2b)).merge(files::route(apis, e2b))
 }

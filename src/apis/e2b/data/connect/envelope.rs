@@ -69,7 +69,8 @@ impl Envelopes {
             self.has_ended = true;
             None
         } else {
-            let encoding = if flags & COMPRESSED != 0 { Encoding::Gzip } else { Encoding::Identity };
+            let encoding =
+                if flags & COMPRESSED != 0 { Encoding::Gzip } else { Encoding::Identity };
             Some(parse(message, encoding)?)
         };
         self.buffer.drain(..PREFIX + length as usize);
@@ -86,7 +87,11 @@ impl Envelopes {
             let received = self.buffer.len();
             let is_whole = received == 0;
             let announced = PREFIX as u64;
-            return if is_whole { Ok(()) } else { Err(ProtocolError::Truncated { received, announced }) };
+            return if is_whole {
+                Ok(())
+            } else {
+                Err(ProtocolError::Truncated { received, announced })
+            };
         };
         let announced = u32::from_be_bytes([a, b, c, d]).into();
         Err(ProtocolError::Truncated { received: rest.len(), announced })

@@ -69,7 +69,10 @@ pub(in super::super) struct Watched {
 /// # Errors
 ///
 /// When no file system has such a path, or it is that of another user's home.
-pub(in super::super) fn path(path: Option<String>, field: &'static str) -> Result<String, InvalidField> {
+pub(in super::super) fn path(
+    path: Option<String>,
+    field: &'static str,
+) -> Result<String, InvalidField> {
     let path = path.unwrap_or_default();
     if path.contains('\0') {
         return Err(InvalidField::new(field, "can't contain a zero byte"));
@@ -101,7 +104,10 @@ impl ListDirRequest {
     pub(in super::super) fn into_listing(self) -> Result<(String, u32), InvalidField> {
         let depth = self.depth.unwrap_or_default().0.max(1);
         if depth > MAX_DEPTH {
-            return Err(InvalidField::new("depth", "can be at most 32: list the folders below one by one"));
+            return Err(InvalidField::new(
+                "depth",
+                "can be at most 32: list the folders below one by one",
+            ));
         }
         Ok((path(self.path, "path")?, depth))
     }
@@ -343,12 +349,20 @@ mod tests {
     #[test]
     fn requests_are_read_in_each_spelling() {
         for text in [r#"{"watcherId": "w"}"#, r#"{"watcher_id": "w"}"#] {
-            assert_eq!(serde_json::from_str::<OfWatcher>(text).unwrap().into_id().as_deref(), Ok("w"));
+            assert_eq!(
+                serde_json::from_str::<OfWatcher>(text).unwrap().into_id().as_deref(),
+                Ok("w")
+            );
         }
-        let watch = r#"{"path": "a", "recursive": true, "includeEntry": true, "allowNetworkMounts": true}"#;
+        let watch =
+            r#"{"path": "a", "recursive": true, "includeEntry": true, "allowNetworkMounts": true}"#;
         let watched = serde_json::from_str::<WatchRequest>(watch).unwrap().into_watched().unwrap();
-        assert_eq!(watched, Watched { path: "a".to_owned(), is_recursive: true, has_entries: true });
-        let depth = |text: &str| serde_json::from_str::<ListDirRequest>(text).unwrap().into_listing();
+        assert_eq!(
+            watched,
+            Watched { path: "a".to_owned(), is_recursive: true, has_entries: true }
+        );
+        let depth =
+            |text: &str| serde_json::from_str::<ListDirRequest>(text).unwrap().into_listing();
         assert_eq!(depth("{}"), Ok((".".to_owned(), 1)));
         assert_eq!(depth(r#"{"path": "/", "depth": 3}"#), Ok(("/".to_owned(), 3)));
         assert!(depth(r#"{"depth": 33}"#).is_err());

@@ -158,7 +158,11 @@ impl Output {
             }
             Some(ProcessEvent::Lost(error)) => return Some(self.end(&E2bError::of_agent(error))),
             // The end comes before this.
-            None => return Some(self.end(&E2bError::new(ErrorKind::Internal, "the process has no end"))),
+            None => {
+                return Some(
+                    self.end(&E2bError::new(ErrorKind::Internal, "the process has no end")),
+                );
+            }
         };
         self.printed[usize::from(matches!(kind, OutputKind::Stderr))] += bytes.len() as u64;
         Some(answer::envelope(self.head.accepted, &process::output(kind, &bytes)))
