@@ -112,6 +112,15 @@ impl Gate {
         }
     }
 
+    /// Whether a client that was let in before would be let in now: its token may have been removed or have expired.
+    pub(crate) fn still_knows(&self, client: &Client) -> bool {
+        match (&self.rules.get().tokens, client) {
+            (Some(tokens), Client::Token(_)) => tokens.knows(client),
+            (Some(_), Client::Address(_)) => false,
+            _ => true,
+        }
+    }
+
     /// Lets a client in.
     pub(crate) fn let_in(&self, head: &Parts, client: Client) -> Caller {
         let side = head.extensions.get::<Side>().cloned().unwrap_or_default();

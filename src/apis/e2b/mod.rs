@@ -22,7 +22,7 @@ use axum::routing::get;
 
 use isolator_pool::engine::limits::ByteSize;
 
-use self::error::E2bError;
+use self::error::{E2bError, ErrorKind};
 use self::registry::{Sandbox, Sandboxes};
 use super::Apis;
 use super::access::Caller;
@@ -63,7 +63,12 @@ impl E2b {
         let domain = domain(&now);
         self.check(head, domain)?;
         let sandbox = self.sandboxes.of_data_request(head, domain)?;
-        let caller = self.apis.gate().let_in(head, sandbox.client.clone());
+        let gate = self.apis.gate();
+        if !gate.still_knows(&sandbox.client) {
+            let message = "the owner of this sandbox has no valid token anymore";
+            return Err(E2bError::new(ErrorKind::Unauthenticated, message));
+        }
+        let caller = gate.let_in(head, sandbox.client.clone());
         Ok((sandbox, caller))
     }
 
@@ -145,4 +150,16 @@ pub(super) fn nothing_here(request: &Request) -> Response {
     let why = why.unwrap_or_default();
     E2bError::not_offered(format!("this server does not offer {method} {path}{why}"))
         .into_response()
+}
+
+/// The answer to a path that nothing has, if the host is one of the names below the domain of `apis.e2b`.
+pub(super) fn nothing_at_host(now: &Serving, request: &Request) -> Option<Response> {
+    let domain = domain(now)?;
+    let host = registry::host_of(request.headers(), request.uri())?;
+    if !registry::is_below(host, domain) {
+        return None;
+    }
+    let port = registry::label(host, domain).map(|(port, _)| port);
+    let closed = port.and_then(registry::closed_port);
+    Some(closed.map_or_else(|| nothing_here(request), E2bError::into_response))
 }

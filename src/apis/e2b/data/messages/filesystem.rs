@@ -204,7 +204,7 @@ impl From<Entry> for EntryInfo {
             EntryKind::Link { leads_to: Some(LeadsTo::Other), .. } | EntryKind::Other => NO_TYPE,
         };
         let symlink_target = match entry.kind {
-            EntryKind::Link { target, .. } => Some(target),
+            EntryKind::Link { target, .. } => Some(from_root(&entry.path, &target)),
             _ => None,
         };
         Self {
@@ -222,6 +222,24 @@ impl From<Entry> for EntryInfo {
             is_symlink,
         }
     }
+}
+
+/// The target of a link as a path from the root, which clients expect. It is not looked up, so it may lead through further links.
+fn from_root(link: &str, target: &str) -> String {
+    let folder = link.rsplit_once('/').map_or("", |(folder, _)| folder);
+    let parts = match target.starts_with('/') {
+        true => target.to_owned(),
+        false => format!("{folder}/{target}"),
+    };
+    let mut path: Vec<&str> = Vec::new();
+    for part in parts.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => drop(path.pop()),
+            name => path.push(name),
+        }
+    }
+    format!("/{}", path.join("/"))
 }
 
 /// Permissions as clients show them: a link has an `L`, unlike in `ls`.
@@ -324,8 +342,22 @@ mod tests {
             (None, "FILE_TYPE_SYMLINK"),
         ] {
             let link = entry(EntryKind::Link { target: "b".to_owned(), leads_to }, 0o777);
-            assert_eq!((&link["type"], &link["symlinkTarget"]), (&json!(expected), &json!("b")));
+            let target = json!("/home/user/b");
+            assert_eq!((&link["type"], &link["symlinkTarget"]), (&json!(expected), &target));
             assert_eq!(link["isSymlink"], true);
+        }
+    }
+
+    #[test]
+    fn targets_of_links_begin_at_the_root() {
+        for (target, expected) in [
+            ("b", "/home/user/b"),
+            ("../b/./c", "/home/b/c"),
+            ("../../../../b", "/b"),
+            ("/etc//x/", "/etc/x"),
+            ("", "/home/user"),
+        ] {
+            assert_eq!(from_root("/home/user/a", target), expected, "{target}");
         }
     }
 
