@@ -5,9 +5,11 @@
 
 mod control;
 mod data;
+mod deadlines;
 pub(crate) mod error;
 pub(crate) mod registry;
 mod secret;
+mod watchers;
 
 use std::sync::Arc;
 
