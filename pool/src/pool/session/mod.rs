@@ -22,6 +22,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+pub use isolator_runner::wire::session::FOR_PROGRAMS;
 pub use isolator_runner::wire::{CellEnd, CellRun, NoCheckpoint, Occasion, Rewound};
 use isolator_runner::wire::{
     ContextClosed, Interpreter, MAX_PATH, OpenContext, Opened, OutputLimits, WantedFiles, WireError,
