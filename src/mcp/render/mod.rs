@@ -170,7 +170,7 @@ const fn advice_in_session(error: &SessionError) -> &'static str {
             "\n\nNothing was run. Send less, or remove files from the working directory."
         }
         SessionError::Command(_) | SessionError::TooLarge(_) => "\n\nNothing was run.",
-        SessionError::NoSuchFile(_) | SessionError::Ended(_) => "",
+        SessionError::NoSuchFile(_) | SessionError::Ended(_) | SessionError::Paused => "",
     }
 }
 
