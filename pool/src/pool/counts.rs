@@ -92,6 +92,8 @@ impl Failure {
             SessionError::Ended(_)
             | SessionError::Files(_)
             | SessionError::Command(_)
+            | SessionError::NoFolder(_)
+            | SessionError::NoKernel
             | SessionError::TooLarge(_)
             | SessionError::NoSuchFile(_) => None,
         }
