@@ -10,7 +10,7 @@ use isolator_runner::wire::{Kind, WireError};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::Instant;
 
-use super::call::Call;
+use super::call::{Call, Ear};
 use super::error::{AgentLoss, Broken, TooMany};
 use super::messages::{Calls, Open, Queued, State};
 use crate::lock::lock;
@@ -166,7 +166,7 @@ impl Hub {
         let (sender, heard) = mpsc::unbounded_channel();
         let number = calls.begin(Open { heard: sender, kind, credit: window, state: State::New });
         self.tell(&calls);
-        Ok(Call { hub: Arc::clone(self), number, window, used: 0, heard })
+        Ok(Call { hub: Arc::clone(self), number, window, used: 0, ear: Ear::new(heard) })
     }
 
     /// Waits until that number of bytes can be queued. `None` if the session has ended.
