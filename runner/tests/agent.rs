@@ -583,7 +583,7 @@ fn changes_of_a_tree_are_reported() {
     expect(&mut agent, WatchKind::Write, "written");
     fs::remove_file(&file).unwrap();
     expect(&mut agent, WatchKind::Remove, "written");
-    fs::remove_dir_all(&path).unwrap();
+    agent.ask(&Request::Remove(path.clone())).unwrap();
     let (_, end) = agent.rest(call);
     assert_eq!(end, StreamEnd::Failed(Failure::System(libc::ENOENT)));
     let gone = Request::Watch(path.clone(), false, MUCH);
