@@ -54,7 +54,7 @@ pub(crate) fn serve(workdir: OsString) -> io::Result<()> {
     let oom_score = OomScore::open();
     // From here on no process of the same user can read this one's memory or descriptors.
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
-    // What its processes leave stays below the agent. So the runner knows that it belongs to no cell.
+    // Orphans of its processes stay below the agent. So the runner knows that they belong to no cell.
     set_child_subreaper(Some(rustix::process::getpid()))?;
     let socket = io::stdin().as_fd().try_clone_to_owned()?;
     rustix::stdio::dup2_stdin(std::fs::File::open("/dev/null")?)?;

@@ -1,4 +1,4 @@
-//! The agent of a session in real sandboxes: processes and files beside cells.
+//! The agent of a session in real sandboxes: processes and files along with cells.
 
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ async fn output(session: &Session, script: &str) -> String {
 }
 
 #[tokio::test]
-async fn processes_of_an_agent_run_beside_cells_as_the_programs_do() {
+async fn processes_of_an_agent_run_along_with_cells_as_programs_do() {
     let world = World::python().await;
     let session = open(&world, true).await;
     let cell = async |code: &str| run(&world, &session, CODE, &[], code).await;

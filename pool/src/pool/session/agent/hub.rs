@@ -1,4 +1,4 @@
-//! The calls to the agent of a session that are under way, and what is to be sent.
+//! The calls to the agent of a session that are under way, and the messages to be sent.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -32,7 +32,7 @@ const LIST_CREDIT: u32 = MAX_BODY as u32 + 64 * 1024;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 const LONG_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// The kind of a call: what may come after its request.
+/// The kind of a call: the messages that may follow its request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CallKind {
     /// An answer.
