@@ -151,6 +151,15 @@ impl Caller {
         tokio::time::sleep(HALF_CLOSED_GRACE).await;
     }
 
+    /// The same for a task that outlives the request.
+    pub(crate) fn departure(&self) -> impl Future<Output = ()> + Send + use<> {
+        let side = self.side.clone();
+        async move {
+            side.closed().cancelled().await;
+            tokio::time::sleep(HALF_CLOSED_GRACE).await;
+        }
+    }
+
     /// The answer to the client. Until it has read it, the bytes of the answer are counted as the client's.
     pub(crate) fn answer(mut self, response: Response) -> Response {
         // The request has been served. Of a stream the size is not known before.

@@ -33,7 +33,7 @@ section! {
         /// Addresses and networks whose requests need no token, such as ["10.0.0.0/8"]. It has an effect only with
         /// http.tokens.
         pub open_to: Vec<String> = Vec::new(),
-        /// How much a program can print on standard output, and on standard error, in MiB. It is returned whole; a program
+        /// How much a program can print on standard output and standard error together, in MiB. It is returned whole; a program
         /// that prints more is killed.
         // Clients compare all of it, so nothing can be left out.
         #[serde(rename = "maxOutputMB", with = "Mib")]
@@ -55,6 +55,11 @@ section! {
         /// Names of templates that sandboxes can be made from, in addition to the names of the languages. Those that clients
         /// name by default, base and code-interpreter-v1, are Python unless they are set.
         pub templates: BTreeMap<String, TemplateConfig> = BTreeMap::new(),
+        /// How much a cell can print on standard output and standard error together, in MiB. It is returned whole; a cell that
+        /// prints more is killed.
+        #[serde(rename = "maxOutputMB", with = "Mib")]
+        #[schemars(with = "u64", range(min = 1, max = 64))]
+        pub max_output: ByteSize = ByteSize::mib(10),
         /// The longest timeout of a sandbox. sessions.maxAge bounds it, too.
         // The longest one of E2B's service.
         #[serde(with = "Text")]

@@ -19,7 +19,7 @@ use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
 use super::Refused;
-use crate::hex::hex;
+use crate::hex::{hex, unhex};
 use crate::metrics::Reason;
 use crate::reread::{Files, ReadError};
 
@@ -139,6 +139,7 @@ impl FromStr for Token {
         let name = words.next().unwrap_or_default();
         check_name(name)?;
         let digest = words.next().and_then(|word| word.strip_prefix("sha256:")).and_then(unhex);
+        let digest = digest.and_then(|digest| digest.try_into().ok());
         let digest = digest.ok_or("sha256: and 64 hexadecimal digits must follow the name")?;
         let expires = match words.next() {
             None => None,
@@ -279,17 +280,6 @@ fn parse(path: &Path, contents: Vec<Vec<u8>>) -> Result<Vec<Token>, TokensError>
 
 fn digest(token: &str) -> [u8; 32] {
     Sha256::digest(token.as_bytes()).into()
-}
-
-fn unhex(text: &str) -> Option<[u8; 32]> {
-    let mut bytes = [0; 32];
-    if text.len() != 2 * bytes.len() || !text.is_ascii() {
-        return None;
-    }
-    for (byte, at) in bytes.iter_mut().zip((0..text.len()).step_by(2)) {
-        *byte = u8::from_str_radix(text.get(at..at + 2)?, 16).ok()?;
-    }
-    Some(bytes)
 }
 
 #[cfg(test)]

@@ -10,10 +10,11 @@ from contextlib import asynccontextmanager
 import anyio
 import engine
 import odd_start
+import processes
 import pytest
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
-from server import BINARY, command, configuration, environment, instances, receipt
+from server import BINARY, command, configuration, environment, instances, process_with, receipt
 
 STARTER = [sys.executable, odd_start.__file__]
 
@@ -124,6 +125,19 @@ async def test_programs_inherit_nothing_from_the_parent_of_the_server(tmp_path):
     # Python itself ignores SIGPIPE and SIGXFSZ.
     assert int(python["status"]["SigIgn"], 16) == 1 << signal.SIGPIPE - 1 | 1 << signal.SIGXFSZ - 1
     assert "SigIgn:\t0000000000000000" in expected["go"]
+
+
+@pytest.mark.only_on("embedded")
+async def test_launchers_have_no_file_of_the_parent_of_the_server(tmp_path):
+    folder = tmp_path / "odd"
+    async with started(folder, "odd") as client:
+        await found(client, "bash")
+        server = process_with(f"XDG_STATE_HOME={folder}")
+        outer = processes.children(server)
+        launchers = [launcher for parent in outer for launcher in processes.children(parent)]
+        assert outer and launchers
+        for pid in [*outer, *launchers]:
+            assert odd_start.OPEN not in processes.open_paths(pid)
 
 
 def run(folder, how, *arguments):

@@ -93,6 +93,8 @@ impl Failure {
             | SessionError::Paused
             | SessionError::Files(_)
             | SessionError::Command(_)
+            | SessionError::NoFolder(_)
+            | SessionError::NoKernel
             | SessionError::TooLarge(_)
             | SessionError::NoSuchFile(_) => None,
         }

@@ -276,7 +276,10 @@ fn kind_of_session(error: &SessionError) -> ErrorKind {
         SessionError::Busy => ErrorKind::Exhausted,
         SessionError::Admission(_) => ErrorKind::Busy,
         SessionError::Files(_) => ErrorKind::NoSpace,
-        SessionError::Command(_) | SessionError::TooLarge(_) => ErrorKind::Invalid,
+        SessionError::Command(_) | SessionError::TooLarge(_) | SessionError::NoFolder(_) => {
+            ErrorKind::Invalid
+        }
+        SessionError::NoKernel => ErrorKind::Conflict,
         SessionError::NoSuchFile(_) => ErrorKind::NotFound,
     }
 }

@@ -3,11 +3,14 @@
 //! The *control plane* creates and ends sandboxes. The *data plane* uses one: its processes and files, and its code. A sandbox is
 //! a session, so it has its bounds, and is listed with the sessions of its client.
 
+mod code;
 mod control;
 mod data;
+mod deadlines;
 pub(crate) mod error;
 pub(crate) mod registry;
 mod secret;
+mod watchers;
 
 use std::sync::Arc;
 
@@ -18,6 +21,8 @@ use axum::http::request::Parts;
 use axum::http::uri::Authority;
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
+
+use isolator_pool::engine::limits::ByteSize;
 
 use self::error::{E2bError, ErrorKind};
 use self::registry::{Sandbox, Sandboxes};
@@ -77,6 +82,14 @@ impl E2b {
     }
 }
 
+impl E2b {
+    /// How much a cell may print.
+    fn max_output(&self) -> ByteSize {
+        let now = self.now();
+        now.setup.config.apis.e2b.as_ref().map_or(ByteSize::mib(0), |e2b| e2b.max_output)
+    }
+}
+
 /// The domain below which sandboxes have names, if there is one.
 fn domain(now: &Serving) -> Option<&str> {
     now.setup.config.apis.e2b.as_ref().and_then(|e2b| e2b.domain.as_deref())
@@ -87,6 +100,7 @@ pub(super) fn route(apis: &Apis) -> Router {
     let e2b = E2b::new(apis);
     Router::new()
         .merge(control::route(apis, &e2b))
+        .merge(code::route(apis, &e2b))
         .merge(data::route(apis, &e2b))
         .route("/health", HEALTH.observed(apis, get(health).with_state(e2b)))
         .method_not_allowed_fallback(async |request: Request| nothing_here(&request))

@@ -177,8 +177,10 @@ fn template_environment(image: &[String], preload: &Preload, modules: &[String])
     let theirs = theirs.filter(|theirs| !theirs.is_empty()).map(|theirs| format!(":{theirs}"));
     own.insert(path.to_owned(), format!("{}{}", paths::PYTHON_PRELOAD, theirs.unwrap_or_default()));
     own.insert("ISOLATOR_PRELOAD".to_owned(), format!("0:{}", modules.join(",")));
-    // Otherwise each fork looks for the functions of the C library again.
-    own.insert("LD_BIND_NOW".to_owned(), TEMPLATE_BINDING.to_owned());
+    // Otherwise each fork looks for the functions of the C library again. What the image says about it, programs have to see.
+    if !env.iter().any(|variable| variable.starts_with("LD_BIND_NOW=")) {
+        own.entry("LD_BIND_NOW".to_owned()).or_insert_with(|| TEMPLATE_BINDING.to_owned());
+    }
     env.retain(|variable| !own.keys().any(|name| variable.starts_with(&format!("{name}="))));
     env.extend(own.into_iter().map(|(name, value)| format!("{name}={value}")));
     env
@@ -309,6 +311,10 @@ fn memory_mounts(spec: &SandboxSpec) -> Vec<MemoryMount> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use isolator_runner::wire::Interpreter;
+
     use super::*;
 
     #[test]
@@ -321,5 +327,25 @@ mod tests {
         assert_eq!(home(&["HOME="]), ["HOME=/"]);
         assert_eq!(home(&["HOME=/x"]), ["HOME=/x"]);
         assert_eq!(home(&["HOME=/x", "HOME="]), ["HOME=/x"]);
+    }
+
+    #[test]
+    fn a_template_binds_its_libraries_at_once_unless_the_image_says_when() {
+        let binding = |image: &[&str]| -> Vec<String> {
+            let image: Vec<_> = image.iter().map(|variable| (*variable).to_owned()).collect();
+            let preload = Preload {
+                interpreter: Interpreter::Python,
+                argv: vec!["python3".to_owned()],
+                env: BTreeMap::new(),
+                modules: Vec::new(),
+                memory: ByteSize::mib(1),
+                fork: true,
+            };
+            let variables = template_environment(&image, &preload, &[]);
+            variables.into_iter().filter(|it| it.starts_with("LD_BIND_NOW=")).collect()
+        };
+        assert_eq!(binding(&[]), ["LD_BIND_NOW=isolator"]);
+        assert_eq!(binding(&["LD_BIND_NOW=1"]), ["LD_BIND_NOW=1"]);
+        assert_eq!(binding(&["LD_BIND_NOW="]), ["LD_BIND_NOW="]);
     }
 }

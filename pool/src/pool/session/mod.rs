@@ -22,6 +22,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+pub use isolator_runner::wire::session::FOR_PROGRAMS;
 pub use isolator_runner::wire::{CellEnd, CellRun, NoCheckpoint, Occasion, Rewound};
 use isolator_runner::wire::{
     ContextClosed, Interpreter, MAX_PATH, OpenContext, Opened, OutputLimits, WantedFiles, WireError,
@@ -209,6 +210,14 @@ pub enum SessionError {
     /// The command can't be started.
     #[error("the command can't be started: {0}")]
     Command(Said),
+    /// The folder in which a kernel should start is not there.
+    #[error("there is no folder {0}")]
+    NoFolder(Said),
+    /// The context has no kernel: an earlier cell has ended it.
+    #[error(
+        "the interpreter of this context was ended by an earlier cell: nothing was run; run it again, and a new one is started"
+    )]
+    NoKernel,
     /// The request is larger than a frame.
     #[error("the command can't be started: {0}")]
     TooLarge(#[from] WireError),

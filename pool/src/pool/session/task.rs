@@ -347,6 +347,8 @@ pub(super) fn from_failed(failed: &Failed) -> SessionError {
     let message = said(&failed.message);
     match failed.cause {
         FailedCause::WorkspaceFull | FailedCause::Workspace => SessionError::Files(message),
+        FailedCause::Folder => SessionError::NoFolder(message),
+        FailedCause::Kernel => SessionError::NoKernel,
         FailedCause::Command | FailedCause::Packages | FailedCause::Protocol => {
             SessionError::Command(message)
         }

@@ -32,9 +32,10 @@ use rustix::mount::{
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, set_parent_process_death_signal, waitpid,
+    PidfdFlags, Signal, WaitOptions, pidfd_open, set_parent_process_death_signal, wait,
 };
 use rustix::thread::{UnshareFlags, set_thread_groups, unshare_unsafe};
+use syscalls::{Sysno, syscall};
 
 pub(super) use self::binder::layers;
 use self::maker::{MakeError, Maker};
@@ -65,6 +66,9 @@ const FAVORED: &str = "/tmp/favored";
 /// the process without its name; `log` starts logging. Must be called while the process has a single thread.
 pub fn run(arguments: &[String], log: impl FnOnce()) -> Option<ExitCode> {
     let begin = || {
+        if let Err(error) = close_inherited() {
+            complain(&format!("isolator {SUBCOMMAND}: inherited descriptors stay open: {error}"));
+        }
         // Before it gives up any right to.
         for refused in standing::set_back() {
             complain(&format!("isolator {SUBCOMMAND}: {refused}"));
@@ -92,6 +96,16 @@ pub fn run(arguments: &[String], log: impl FnOnce()) -> Option<ExitCode> {
             ExitCode::FAILURE
         }
     })
+}
+
+/// Closes the descriptors that the server was started with and has passed on: everything that starts there would keep files open
+/// that are none of its business. The launcher has opened none yet.
+#[allow(unsafe_code)]
+fn close_inherited() -> io::Result<()> {
+    const FIRST: usize = 3;
+    // SAFETY: nothing in this process has a descriptor except the standard streams.
+    let closed = unsafe { syscall!(Sysno::close_range, FIRST, u32::MAX, 0) };
+    closed.map(|_| ()).map_err(|error| io::Error::from_raw_os_error(error.into_raw()))
 }
 
 /// An error of standard error is ignored: the sandboxes must be made all the same.
@@ -212,6 +226,9 @@ fn mount_paths(paths: &LauncherPaths, mapper: &OwnedFd) -> io::Result<()> {
 fn unmount_the_rest() -> io::Result<()> {
     // The kernel mounts those of a sandbox only where it sees the machine's.
     const KEPT: [&str; 4] = ["/", "/proc", "/sys", "/dev"];
+    // In a container each of them can be a mount. Where no devices can be made, sandboxes have these.
+    let is_device =
+        |target: &str| maker::DEVICES.iter().any(|(_, path)| path.to_bytes() == target.as_bytes());
     let mounts = fs::read_to_string("/proc/self/mountinfo")?;
     let parts = |line: &'_ str| -> Option<(String, bool)> {
         let (mount, file_system) = line.split_once(" - ")?;
@@ -222,6 +239,7 @@ fn unmount_the_rest() -> io::Result<()> {
         let has_groups =
             |(group, is_group): &(String, bool)| *is_group && Path::new(group).starts_with(target);
         let is_kept = KEPT.contains(&target.as_str())
+            || is_device(target)
             || Path::new(target).starts_with(VIEW)
             || mounts.iter().any(has_groups);
         if !is_kept {
@@ -252,7 +270,7 @@ struct Launcher {
     mapper: OwnedFd,
     maker: Maker,
     /// Process 1 of every living sandbox.
-    sandboxes: BTreeMap<String, (Pid, OwnedFd)>,
+    sandboxes: BTreeMap<String, OwnedFd>,
 }
 
 impl Launcher {
@@ -261,8 +279,9 @@ impl Launcher {
         loop {
             let (is_asked, ended) = self.wait()?;
             for name in ended {
-                self.reap(&name);
+                self.sandboxes.remove(&name);
             }
+            reap();
             if !is_asked {
                 continue;
             }
@@ -292,7 +311,7 @@ impl Launcher {
             PollFd::new(&self.server, PollFlags::IN),
             PollFd::new(&self.mapper, PollFlags::IN),
         ];
-        fds.extend(self.sandboxes.values().map(|(_, process)| PollFd::new(process, PollFlags::IN)));
+        fds.extend(self.sandboxes.values().map(|process| PollFd::new(process, PollFlags::IN)));
         match poll(&mut fds, None) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
@@ -308,12 +327,11 @@ impl Launcher {
 
     fn create(&mut self, name: String, plan: &Plan) -> io::Result<()> {
         match self.try_create(plan) {
-            Ok((pid, mut descriptors)) => {
+            Ok(mut descriptors) => {
                 let answer = LauncherReply::Created { name: name.clone(), error: None };
                 protocol::send(&self.server, &answer, &descriptors)?;
                 // No descriptor is made for it: there may be none left.
-                let process = descriptors.pop().map(|process| (pid, process));
-                self.sandboxes.extend(process.map(|process| (name, process)));
+                self.sandboxes.extend(descriptors.pop().map(|process| (name, process)));
                 Ok(())
             }
             Err(error) => {
@@ -322,9 +340,8 @@ impl Launcher {
         }
     }
 
-    /// Makes and starts a sandbox. Returns its process 1 and the descriptors for the server: the stream, the
-    /// log, the process.
-    fn try_create(&mut self, plan: &Plan) -> Result<(Pid, Vec<OwnedFd>), CreateError> {
+    /// Makes and starts a sandbox. Returns the descriptors for the server: the stream, the log, process 1.
+    fn try_create(&mut self, plan: &Plan) -> Result<Vec<OwnedFd>, CreateError> {
         let kind = if plan.is_template() { SocketType::SEQPACKET } else { SocketType::STREAM };
         let streams = || -> io::Result<_> {
             let (ours, theirs) = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
@@ -334,16 +351,15 @@ impl Launcher {
             Ok((ours, log, [theirs, output, their_log]))
         };
         let (ours, log, theirs) = streams().map_err(CreateError::Streams)?;
-        let (pid, process) = self.maker.make(plan, theirs)?;
-        Ok((pid, vec![ours, log, process]))
+        let process = self.maker.make(plan, theirs)?;
+        Ok(vec![ours, log, process])
     }
+}
 
-    /// Reaps process 1 of a sandbox that has ended.
-    fn reap(&mut self, name: &str) {
-        if let Some((pid, _)) = self.sandboxes.remove(name) {
-            let _ = waitpid(Some(pid), WaitOptions::NOHANG);
-        }
-    }
+/// Reaps every child that has ended: process 1 of sandboxes, and what templates have left behind, whose parent is the launcher
+/// when they end.
+fn reap() {
+    while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
 }
 
 /// Why a sandbox was not made. The server gets the message.

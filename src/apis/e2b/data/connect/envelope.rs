@@ -81,8 +81,11 @@ impl Envelopes {
     ///
     /// # Errors
     ///
-    /// When that was in the middle of a message.
+    /// When that was in the middle of a message, or after the one that ends the stream.
     pub(in super::super) fn finish(&self) -> Result<(), ProtocolError> {
+        if self.has_ended && !self.buffer.is_empty() {
+            return Err(ProtocolError::SecondMessage);
+        }
         let Some((&[_, a, b, c, d], rest)) = self.buffer.split_first_chunk::<PREFIX>() else {
             let received = self.buffer.len();
             let is_whole = received == 0;

@@ -46,6 +46,7 @@ use seccompiler::BpfProgram;
 use self::attempt::Attempt;
 pub(super) use self::attempt::StepError;
 use self::borrowed::Stack;
+pub(super) use self::ready::DEVICES;
 use self::ready::{Ready, below_root};
 use crate::engine::embedded::cgroups::OpenGroups;
 use crate::engine::embedded::plan::{Plan, Role};
@@ -127,7 +128,7 @@ impl Maker {
         &mut self,
         plan: &Plan,
         streams: [OwnedFd; 3],
-    ) -> Result<(Pid, OwnedFd), MakeError> {
+    ) -> Result<OwnedFd, MakeError> {
         let groups = plan.groups.as_ref().map(|groups| self.groups.make(groups)).transpose();
         let groups = groups.map_err(MakeError::Groups)?.unwrap_or_default();
         let ready = Ready::new(plan, streams, self.can_make_devices).and_then(|ready| {
@@ -154,7 +155,7 @@ impl Maker {
 
     /// Runs the two processes.
     #[allow(unsafe_code)]
-    fn run(&self, attempt: &Attempt<'_>) -> Result<(Pid, OwnedFd), MakeError> {
+    fn run(&self, attempt: &Attempt<'_>) -> Result<OwnedFd, MakeError> {
         let group = attempt.groups.born_in.as_ref().map(AsFd::as_fd);
         let argument = std::ptr::from_ref(attempt).cast_mut().cast();
         // SAFETY: only the joining process uses the first stack, and it only reads what is prepared here.
@@ -172,6 +173,6 @@ impl Maker {
             let _ = waitpid(Some(pid), WaitOptions::empty());
             return Err(attempt.error().into());
         }
-        Ok((pid, process))
+        Ok(process)
     }
 }

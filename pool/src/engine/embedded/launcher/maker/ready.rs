@@ -185,7 +185,8 @@ fn root(root: &Root, ids: Option<Ids>, has_large_pages: bool) -> io::Result<Owne
     })
 }
 
-/// The upper layer is mounted where the overlay finds it, but no longer than that takes. The overlay keeps it.
+/// The upper layer is mounted where the overlay finds it, but no longer than that takes. The overlay keeps it. If the kernel
+/// refused to unmount one, it goes before the next one comes.
 fn writable_root(
     lower: &CStr,
     image: &Path,
@@ -207,6 +208,7 @@ fn writable_root(
     if let Some(account) = &layer.open_to {
         open_root::fill(&memory, image, account, ids)?;
     }
+    while unmount(LAYER, UnmountFlags::DETACH).is_ok() {}
     let point = open(LAYER, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     mounting::place(&memory, &point)?;
     let options = [
@@ -248,7 +250,7 @@ const NODES: [(&CStr, u32, u32); 6] = [
 ];
 
 /// The names of all devices, whose paths in the machine are the same.
-pub(super) const DEVICES: [(&CStr, &CStr); 6] = [
+pub(in super::super) const DEVICES: [(&CStr, &CStr); 6] = [
     (c"null", c"/dev/null"),
     (c"zero", c"/dev/zero"),
     (c"full", c"/dev/full"),

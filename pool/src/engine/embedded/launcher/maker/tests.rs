@@ -4,15 +4,17 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use rustix::fs::CWD;
 use rustix::io::Errno;
+use rustix::mount::{MoveMountFlags, move_mount};
 use rustix::process::{DumpableBehavior, WaitOptions, dumpable_behavior, wait};
 
 use super::attempt::{Attempt, StepError};
-use super::ready::Ready;
+use super::ready::{DEVICES, Ready};
 use super::{MakeError, Maker};
 use crate::engine::embedded::cgroups::MadeGroups;
 use crate::engine::embedded::host::Ids;
-use crate::engine::embedded::launcher::{mount_paths, user_namespace};
+use crate::engine::embedded::launcher::{mount_paths, mounting, unmount_the_rest, user_namespace};
 use crate::engine::embedded::layout::IMAGES;
 use crate::engine::embedded::plan::{MemoryMount, Plan, ResourceLimit, Role, Root, Users};
 use crate::engine::embedded::protocol::LauncherPaths;
@@ -119,7 +121,9 @@ fn make_each_step_fail(folder: &Path) {
         favordynmods: None,
         building: None,
     };
+    mount_devices_one_by_one();
     mount_paths(&paths, &mapper).expect("the launcher's folders are mounted");
+    unmount_the_rest().expect("the mounts can be listed");
     let maker = Maker::new(mapper).expect("a maker");
     let closed = dumpable_behavior().expect("it can be asked");
     assert_eq!(closed, DumpableBehavior::NotDumpable, "templates could enter unfinished sandboxes");
@@ -143,6 +147,18 @@ fn make_each_step_fail(folder: &Path) {
     let mut found = steps.iter();
     for step in STEPS {
         assert!(found.any(|found| found == step), "{step} is not in its place: {steps:?}");
+    }
+}
+
+/// Mounts each device where it is, as containers have them that may make none.
+fn mount_devices_one_by_one() {
+    let nodes = DEVICES.map(|(_, path)| mounting::again(CWD, path).expect("a device"));
+    let folder = mounting::new(c"tmpfs", [], mounting::DEVICES).expect("a folder of devices");
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+    move_mount(&folder, c"", CWD, c"/dev", flags).expect("it is mounted");
+    for (node, (_, path)) in nodes.iter().zip(DEVICES) {
+        fs::write(path.to_str().expect("a path"), "").expect("an empty file");
+        move_mount(node, c"", CWD, path, flags).expect("a device is mounted");
     }
 }
 
