@@ -110,7 +110,7 @@ impl Protocol {
         let is_below = |start: &&str| {
             path.strip_prefix(*start).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         };
-        PATHS.into_iter().find(|(_, starts)| starts.iter().any(|it| is_below(&it))).map(|it| it.0)
+        PATHS.into_iter().find(|(_, starts)| starts.iter().any(|it| is_below(it))).map(|it| it.0)
     }
 
     /// Its name, for people.
@@ -179,7 +179,7 @@ pub(crate) fn nothing_here(apis: &Apis, request: &Request, others: &'static str)
     };
     off(protocol, &now.setup.config).unwrap_or_else(|| match protocol {
         Protocol::E2b => e2b::nothing_here(request),
-        Protocol::Piston => piston::nothing_here(path),
+        Protocol::Piston => piston::nothing_here(request.uri().path()),
         other @ Protocol::SandboxFusion => {
             other.error(StatusCode::NOT_FOUND, "there is no such path in this API")
         }

@@ -21,7 +21,7 @@ START, CONNECT = "process.Process/Start", "process.Process/Connect"
 
 
 @pytest.fixture(scope="module")
-async def url(anyio_backend, tmp_path_factory):
+async def served(anyio_backend, tmp_path_factory):
     folder = tmp_path_factory.mktemp("e2b_data")
     audit = {"path": str(folder / "audit.jsonl")}
     async with listening(folder, configuration(folder, apis={"e2b": {}}, audit=audit, **SETTINGS)) as mcp:
@@ -29,13 +29,13 @@ async def url(anyio_backend, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def server(url):
-    return Server(url[0])
+def api(served):
+    return Server(served[0])
 
 
 @pytest.fixture
-async def sandbox(server):
-    sandbox = await to_thread.run_sync(server.create)
+async def sandbox(api):
+    sandbox = await to_thread.run_sync(api.create)
     yield sandbox
     await to_thread.run_sync(sandbox.kill)
 
@@ -44,8 +44,8 @@ async def in_thread(function, *arguments, **named):
     return await to_thread.run_sync(lambda: function(*arguments, **named))
 
 
-async def test_the_newest_sdk_does_all_that_it_can_with_processes_and_files(url):
-    variables = {"E2B_API_URL": url[0], "E2B_SANDBOX_URL": url[0], "E2B_API_KEY": KEY}
+async def test_the_newest_sdk_does_all_that_it_can_with_processes_and_files(served):
+    variables = {"E2B_API_URL": served[0], "E2B_SANDBOX_URL": served[0], "E2B_API_KEY": KEY}
     found = await run([ROOT / "scripts/client", "--python", "e2b", FOLDER / "e2b_data.py"], variables)
     assert found["checks"]
     assert {name: outcome for name, outcome in found["checks"].items() if outcome != "works"} == {}
@@ -228,8 +228,8 @@ def memory_of(pid):
         return next(int(line.split()[1]) for line in status if line.startswith("VmRSS"))
 
 
-async def test_a_client_that_reads_slowly_slows_only_its_own_process(sandbox, url):
-    pid = process_with(f"XDG_STATE_HOME={url[1]}")
+async def test_a_client_that_reads_slowly_slows_only_its_own_process(sandbox, served):
+    pid = process_with(f"XDG_STATE_HOME={served[1]}")
 
     def check():
         before = memory_of(pid)
@@ -313,9 +313,9 @@ async def test_streams_beyond_the_bound_of_a_session_are_refused(sandbox):
     await in_thread(check)
 
 
-async def test_a_kill_in_the_middle_ends_every_stream_with_the_reason(server):
+async def test_a_kill_in_the_middle_ends_every_stream_with_the_reason(api):
     def check():
-        sandbox = server.create()
+        sandbox = api.create()
         assert sandbox.write("large", b"x" * 30_000_000)[0] == 200
         with (
             sandbox.streaming(START, sandbox.start("sleep 600")) as process,
@@ -324,9 +324,9 @@ async def test_a_kill_in_the_middle_ends_every_stream_with_the_reason(server):
         ):
             process.started(), watch.next()
             pid = cat.started()
-            download = server.connection()
+            download = api.connection()
             download.request("GET", sandbox.files("large"), headers=sandbox.headers())
-            upload = socket.create_connection((server.host, server.port), timeout=30)
+            upload = socket.create_connection((api.host, api.port), timeout=30)
             head = "".join(f"{name}: {value}\r\n" for name, value in sandbox.headers().items())
             upload.sendall(
                 f"POST {sandbox.files('new')} HTTP/1.1\r\nHost: localhost\r\n{head}Content-Length: 100000000\r\n"
@@ -355,8 +355,8 @@ async def test_a_kill_in_the_middle_ends_every_stream_with_the_reason(server):
     await in_thread(check)
 
 
-async def test_another_client_s_secret_opens_nothing(server, sandbox):
-    other = await in_thread(server.create)
+async def test_another_client_s_secret_opens_nothing(api, sandbox):
+    other = await in_thread(api.create)
     try:
         for headers in [
             {"E2b_Sandbox_Id": sandbox.id, "X_Access_Token": other.token},
@@ -364,12 +364,12 @@ async def test_another_client_s_secret_opens_nothing(server, sandbox):
             {"E2b_Sandbox_Id": sandbox.id, "X_Access_Token": ""},
         ]:
             for path in ["/process.Process/List", "/filesystem.Filesystem/Stat"]:
-                status, body, _ = await in_thread(server.request, "POST", path, "{}", Content_Type="application/json", **headers)
+                status, body, _ = await in_thread(api.request, "POST", path, "{}", Content_Type="application/json", **headers)
                 assert (status, json.loads(body)["code"]) == (401, "unauthenticated")
             body = sandbox.start("touch /tmp/broken")
-            status, body, _ = await in_thread(server.request, "POST", f"/{START}", body, Content_Type="application/connect+json", **headers)
+            status, body, _ = await in_thread(api.request, "POST", f"/{START}", body, Content_Type="application/connect+json", **headers)
             assert status == 401 or b"unauthenticated" in body
-            assert (await in_thread(server.request, "GET", sandbox.files("/etc/passwd"), **headers))[0] == 401
+            assert (await in_thread(api.request, "GET", sandbox.files("/etc/passwd"), **headers))[0] == 401
     finally:
         await in_thread(other.kill)
     assert (await in_thread(sandbox.read, "/tmp/broken"))[0] == 404
@@ -383,11 +383,11 @@ def signature(sandbox, path, operation, expires=None, user=""):
     return "v1_" + base64.b64encode(hashlib.sha256(raw.encode()).digest()).decode().rstrip("=")
 
 
-async def test_a_signature_is_for_one_path_and_one_way(server, sandbox):
+async def test_a_signature_is_for_one_path_and_one_way(api, sandbox):
     def get(path, method="GET", **query):
         url = "/files?" + urllib.parse.urlencode({"path": path} | query)
         body = b"other" if method == "POST" else None
-        return server.request(method, url, body, E2b_Sandbox_Id=sandbox.id, Content_Type="application/octet-stream")[0]
+        return api.request(method, url, body, E2b_Sandbox_Id=sandbox.id, Content_Type="application/octet-stream")[0]
 
     def check():
         sandbox.write("a", b"content")
@@ -513,7 +513,7 @@ async def test_odd_paths_are_used_or_refused(sandbox):
 async def test_a_full_disk_is_507_and_leaves_no_file(sandbox):
     def check():
         sizes = [1 << 20] * 4096
-        connection = sandbox.server.connection()
+        connection = sandbox.api.connection()
         head = sandbox.headers(Content_Type="application/octet-stream", Content_Length=str(sum(sizes)))
         try:
             connection.request("POST", sandbox.files("/tmp/full"), (b"x" * size for size in sizes), head)
@@ -606,7 +606,7 @@ async def test_watchers_say_what_changes_and_are_forgotten(sandbox):
     await in_thread(check)
 
 
-async def test_the_audit_log_has_each_process_and_transfer(sandbox, url):
+async def test_the_audit_log_has_each_process_and_transfer(sandbox, served):
     def check():
         sandbox.run("echo for the audit log")
         sandbox.write("noted", b"content")
@@ -616,7 +616,7 @@ async def test_the_audit_log_has_each_process_and_transfer(sandbox, url):
         lines = []
         for _ in range(50):
             time.sleep(0.1)
-            lines = [json.loads(line) for line in (url[1] / "audit.jsonl").read_text().splitlines()][-4:]
+            lines = [json.loads(line) for line in (served[1] / "audit.jsonl").read_text().splitlines()][-4:]
             if [line["status"] for line in lines] == ["success", "success", "success", "detached"]:
                 break
         started, written, read, left = lines

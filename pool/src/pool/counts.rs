@@ -90,6 +90,7 @@ impl Failure {
             SessionError::Admission(_) => Some(Self::Busy),
             SessionError::Ended(EndReason::Lost(_)) => Some(Self::Sandbox),
             SessionError::Ended(_)
+            | SessionError::Paused
             | SessionError::Files(_)
             | SessionError::Command(_)
             | SessionError::NoFolder(_)

@@ -6,9 +6,11 @@
 mod code;
 mod control;
 mod data;
+mod deadlines;
 pub(crate) mod error;
 pub(crate) mod registry;
 mod secret;
+mod watchers;
 
 use std::sync::Arc;
 

@@ -12,9 +12,10 @@ use axum::http::{HeaderMap, Uri};
 use isolator_pool::lock::lock;
 use isolator_pool::pool::admission::Client;
 
-use super::data::OfSandbox;
+use super::deadlines::Deadlines;
 use super::error::{E2bError, ErrorKind};
 use super::secret::{FileQuery, Secret, SignatureExpired};
+use super::watchers::Watchers;
 use crate::sessions::{AtDeadline, InUse, NoSession, Registry};
 
 /// The port of processes and files, and that of code.
@@ -52,8 +53,10 @@ pub(crate) struct Sandbox {
     pub id: String,
     pub client: Client,
     pub description: Description,
-    /// The state of requests to its processes and files.
-    pub(super) data: OfSandbox,
+    /// The times of its processes.
+    pub(super) deadlines: Deadlines,
+    /// The watchers of its folders.
+    pub(super) watchers: Watchers,
     access_token: Secret,
     traffic_token: Secret,
     sessions: Arc<Registry>,
@@ -150,7 +153,8 @@ impl Sandboxes {
             id: session.id.clone(),
             client: session.client.clone(),
             description,
-            data: OfSandbox::default(),
+            deadlines: Deadlines::default(),
+            watchers: Watchers::default(),
             access_token: Secret::new()?,
             traffic_token: Secret::new()?,
             sessions: Arc::clone(&self.sessions),

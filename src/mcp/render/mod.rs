@@ -173,7 +173,7 @@ const fn advice_in_session(error: &SessionError) -> &'static str {
         | SessionError::TooLarge(_)
         | SessionError::NoFolder(_)
         | SessionError::NoKernel => "\n\nNothing was run.",
-        SessionError::NoSuchFile(_) | SessionError::Ended(_) => "",
+        SessionError::NoSuchFile(_) | SessionError::Ended(_) | SessionError::Paused => "",
     }
 }
 

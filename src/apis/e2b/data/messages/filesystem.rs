@@ -2,12 +2,13 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
-use isolator_pool::pool::session::agent::{Entry, EntryKind, LeadsTo, WatchEvent, WatchKind};
+use isolator_pool::pool::session::agent::{Entry, EntryKind, LeadsTo, WatchKind};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::InvalidField;
 use crate::apis::e2b::data::connect::json::Number;
+use crate::apis::e2b::watchers::{Change, Watched};
 
 /// Deepest listing that a client can ask for.
 const MAX_DEPTH: u32 = 32;
@@ -53,15 +54,6 @@ pub(in super::super) struct WatchRequest {
 pub(in super::super) struct OfWatcher {
     #[serde(alias = "watcher_id")]
     watcher_id: Option<String>,
-}
-
-/// A watch that a client asks for.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(in super::super) struct Watched {
-    pub path: String,
-    pub is_recursive: bool,
-    /// Whether events have the entry that has changed.
-    pub has_entries: bool,
 }
 
 /// The path for the agent: relative to the user's home, which clients also call `~`.
@@ -262,7 +254,8 @@ fn timestamp((seconds, nanoseconds): (i64, u32)) -> String {
 
 impl FilesystemEvent {
     /// A change below the path `root`. Clients want the name from there.
-    pub(in super::super) fn new(event: &WatchEvent, root: &str, entry: Option<Entry>) -> Self {
+    pub(in super::super) fn new(change: Change, root: &str) -> Self {
+        let Change { event, entry } = change;
         let r#type = match event.kind {
             WatchKind::Create => "EVENT_TYPE_CREATE",
             WatchKind::Write => "EVENT_TYPE_WRITE",
@@ -293,6 +286,8 @@ pub(in super::super) fn changed(event: &FilesystemEvent) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use isolator_pool::pool::session::agent::WatchEvent;
+
     use super::*;
 
     #[test]
@@ -371,7 +366,7 @@ mod tests {
     fn names_of_changes_begin_below_the_watched_path() {
         let named = |path: &str| {
             let event = WatchEvent { kind: WatchKind::Write, path: path.to_owned() };
-            FilesystemEvent::new(&event, "/home/user/a", None).name
+            FilesystemEvent::new(Change { event, entry: None }, "/home/user/a").name
         };
         assert_eq!(named("/home/user/a/b/c"), "b/c");
         assert_eq!(named("/home/user/a"), "");
