@@ -179,7 +179,7 @@ pub(crate) fn nothing_here(apis: &Apis, request: &Request, others: &'static str)
     };
     off(protocol, &now.setup.config).unwrap_or_else(|| match protocol {
         Protocol::E2b => e2b::nothing_here(request),
-        Protocol::Piston => piston::nothing_here(path),
+        Protocol::Piston => piston::nothing_here(request.uri().path()),
         other @ Protocol::SandboxFusion => {
             other.error(StatusCode::NOT_FOUND, "there is no such path in this API")
         }
