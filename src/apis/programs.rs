@@ -236,7 +236,7 @@ pub(super) async fn run_for_server(
         files_from: 0,
         output_files: "files",
         timeout: "timeout",
-        memory: "memory",
+        memory: None,
     };
     const MOST_OUTPUT: u64 = 64 << 10;
     let served = operation.serve(serving, client, program.code.len(), None, |calls, note| {

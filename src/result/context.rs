@@ -41,8 +41,8 @@ pub(crate) struct ArgumentNames {
     pub output_files: &'static str,
     /// `timeout`.
     pub timeout: &'static str,
-    /// `memory_mb`.
-    pub memory: &'static str,
+    /// `memory_mb`, if there is such an argument.
+    pub memory: Option<&'static str>,
 }
 
 impl ArgumentNames {
@@ -51,6 +51,7 @@ impl ArgumentNames {
         let end = field.find(['[', '.']).unwrap_or(field.len());
         let (name, place) = field.split_at(end);
         if let ("additional_files", Some((number, rest))) = (name, numbered(place)) {
+            let rest = rest.replace("filename", "name");
             return format!("{}[{}]{rest}", self.files, number + self.files_from);
         }
         let all = [
@@ -59,7 +60,7 @@ impl ArgumentNames {
             ("additional_files", self.files),
             ("output_files", self.output_files),
             ("timeout", self.timeout),
-            ("memory_mb", self.memory),
+            ("memory_mb", self.memory.unwrap_or("memory_mb")),
         ];
         let known = all.iter().find(|(argument, _)| *argument == name);
         format!("{}{place}", known.map_or(name, |(_, own)| own))
@@ -71,7 +72,7 @@ impl ArgumentNames {
             .replace("entrypoint_code", self.code)
             .replace("additional_files", self.files)
             .replace("output_files", self.output_files)
-            .replace("memory_mb", self.memory)
+            .replace("memory_mb", self.memory.unwrap_or("memory"))
     }
 }
 

@@ -185,9 +185,10 @@ fn out_of_memory(context: &Context<'_>) -> String {
             Caller::Call => {
                 format!("use less, or ask for more with memory_mb (at most {})", most.as_mib())
             }
-            Caller::Api(names) => {
-                format!("use less, or ask for more with {} (at most {most})", names.memory)
-            }
+            Caller::Api(names) => match names.memory {
+                Some(memory) => format!("use less, or ask for more with {memory} (at most {most})"),
+                None => "use less".to_owned(),
+            },
             Caller::Cell | Caller::ShellCommand => format!(
                 "use less, or open another session with more memory_mb (at most {})",
                 most.as_mib()

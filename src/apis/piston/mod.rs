@@ -27,7 +27,7 @@ const NAMES: ArgumentNames = ArgumentNames {
     files_from: 1,
     output_files: "output_files",
     timeout: "run_timeout",
-    memory: "run_memory_limit",
+    memory: Some("run_memory_limit"),
 };
 
 /// Its paths.

@@ -57,6 +57,15 @@ const NAMES: [Name; 5] = [
     Name { theirs: "bash", aliases: &["sh"], ours: "bash", file: None, runtime: None },
 ];
 
+/// Packages that evaluators install into a Piston of their own, and why they are not here.
+const PACKAGES: [(&str, &str); 2] = [
+    (
+        "cms_ioi",
+        "; cms_ioi is a package with graders that a Piston of your own installs, and takes requests of hundreds of MiB",
+    ),
+    ("codeforces", "; codeforces is a package with checkers that a Piston of your own installs"),
+];
+
 /// The version of a language that does not tell its own.
 const NO_VERSION: &str = "0.0.0";
 
@@ -134,8 +143,13 @@ pub(super) async fn find(
     };
     let Some((theirs, language, known)) = offered.iter().find(is_meant) else {
         let all: Vec<_> = offered.iter().map(|(name, ..)| name.as_str()).collect();
-        let message =
-            format!("{} is unknown to this server: use one of {}", quoted(name), all.join(", "));
+        let why = PACKAGES.iter().find(|(package, _)| *package == name).map(|(_, why)| *why);
+        let message = format!(
+            "{} is unknown to this server: use one of {}{}",
+            quoted(name),
+            all.join(", "),
+            why.unwrap_or_default()
+        );
         return Err(InvalidArgument::new("language", message).into());
     };
     let version = version(apis, serving, language).await?;

@@ -45,7 +45,7 @@ const NAMES: ArgumentNames = ArgumentNames {
     files_from: 0,
     output_files: "fetch_files",
     timeout: "cell_timeout",
-    memory: "memory_limit_MB",
+    memory: None,
 };
 
 /// The time of all cells, if a request gives none.
@@ -346,8 +346,9 @@ fn ended(mut ran: Ran, config: &Config, room: u64) -> (CellResult, Option<Stoppe
         stderr: text(&std::mem::take(&mut outcome.stderr).into_bytes()),
         ..CellResult::default()
     };
-    if let Some(death) = death {
-        add_line(&mut result.stderr, &format!("{CAUSE}{death}"));
+    let ended = || format!("error: the interpreter has ended, with exit code {code}");
+    if let Some(cause) = death.or_else(|| matches!(stopped, Some(Stopped::Died(_))).then(ended)) {
+        add_line(&mut result.stderr, &format!("{CAUSE}{cause}"));
     }
     for ShownThing { occasion, forms } in std::mem::take(&mut cell.shown) {
         if occasion == Occasion::Background {

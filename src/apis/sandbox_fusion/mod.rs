@@ -35,7 +35,7 @@ const NAMES: ArgumentNames = ArgumentNames {
     files_from: 0,
     output_files: "fetch_files",
     timeout: "run_timeout",
-    memory: "memory_limit_MB",
+    memory: Some("memory_limit_MB"),
 };
 
 /// How much longer than its program's limits a client waits, if it is the one of a trainer.

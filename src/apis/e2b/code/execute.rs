@@ -11,7 +11,7 @@ use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse as _, Response};
 use isolator_pool::lock::lock;
-use isolator_pool::pool::session::{CellEnd, CellOutcome, ShownWatch};
+use isolator_pool::pool::session::{CellEnd, CellOutcome, SessionError, ShownWatch};
 use isolator_pool::run::outcome::Status;
 use isolator_pool::run::output::{Stream, Watch};
 use tokio::sync::{Notify, oneshot};
@@ -197,7 +197,9 @@ impl Run {
                 if matches!(error, CallError::SessionGone(_)) {
                     end = End::Broken;
                 }
-                self.session.contexts.set_open(self.context.number, false);
+                if matches!(error, CallError::Session(SessionError::NoKernel)) {
+                    self.session.contexts.set_open(self.context.number, false);
+                }
                 let error = of_call(error);
                 last.push(lines::error(&Failure {
                     name: "NotRun".to_owned(),

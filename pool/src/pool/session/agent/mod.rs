@@ -8,6 +8,8 @@
 mod call;
 mod error;
 mod files;
+#[cfg(fuzzing)]
+pub(crate) mod fuzzing;
 mod hub;
 mod messages;
 mod processes;
@@ -16,7 +18,7 @@ pub use isolator_runner::wire::agent::{
     Entry, EntryKind, LeadsTo, ProcessInfo, StartProcess, TerminalSize, WatchEvent, WatchKind,
 };
 
-pub use self::error::{AgentError, AgentLoss};
+pub use self::error::{AgentError, AgentLoss, TooMany};
 pub use self::files::{FileReader, FileWriter, Watcher};
 pub(crate) use self::hub::Hub;
 pub use self::processes::{Attached, ProcessEnd, ProcessEvent};
