@@ -276,7 +276,7 @@ pub(crate) fn open(workdir: &Path, path: &str) -> io::Result<File> {
 }
 
 /// The path that [`text`] wrote.
-fn path_of(text: &str) -> PathBuf {
+pub(crate) fn path_of(text: &str) -> PathBuf {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((first, after)) = rest.split_first() {
@@ -298,7 +298,7 @@ fn path_of(text: &str) -> PathBuf {
 
 /// A path as text. Bytes that are not UTF-8 become `\xff`, and a backslash before an x `\x5c`, so that different names stay
 /// different.
-fn text(path: &Path) -> String {
+pub(crate) fn text(path: &Path) -> String {
     let mut text = String::new();
     for chunk in path.as_os_str().as_bytes().utf8_chunks() {
         text.push_str(&chunk.valid().replace("\\x", "\\x5cx"));

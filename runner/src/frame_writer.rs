@@ -60,6 +60,12 @@ impl<W: Write> FrameWriter<W> {
         self.flush()
     }
 
+    /// Sends bytes, and everything queued before them.
+    pub(crate) fn send_bytes(&mut self, kind: Kind, bytes: &[u8]) -> io::Result<()> {
+        wire::push_bytes(&mut self.waiting, kind, bytes);
+        self.flush()
+    }
+
     /// When the queued frames must be sent, if there are any.
     pub(crate) fn flush_at(&self) -> Option<Instant> {
         self.since.map(|since| since + MAX_DELAY)

@@ -7,8 +7,11 @@
 //! session with many cells. With an engine that can kill all processes of a sandbox at once, the runner is
 //! process 1 itself, and the sandbox ends with it.
 //!
+//! `isolator-runner agent` is the agent of a session. The runner starts it, with the other end of its channel as standard input.
+//!
 //! `isolator-runner remove` deletes a set of packages from the volume of an engine that has one.
 
+mod agent;
 mod cgroup;
 mod changes;
 mod forks;
@@ -54,6 +57,13 @@ fn main() -> ExitCode {
                 ExitCode::FAILURE
             }
         },
+        Some("agent") => match agent::serve(std::env::args_os().nth(2).unwrap_or_default()) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                complain(&format!("{NAME}: {error}"));
+                ExitCode::FAILURE
+            }
+        },
         Some("remove") => {
             let set = std::env::args().nth(2).unwrap_or_default();
             match packages::remove(&set) {
@@ -66,7 +76,7 @@ fn main() -> ExitCode {
         }
         _ => {
             complain(&format!(
-                "usage: {NAME} hold | park [forks] | remove SET (it works only inside a sandbox)"
+                "usage: {NAME} hold | park [forks] | agent FOLDER | remove SET (it works only inside a sandbox)"
             ));
             ExitCode::from(2)
         }

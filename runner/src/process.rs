@@ -27,6 +27,14 @@ impl OomScore {
         Self(File::options().write(true).open("/proc/self/oom_score_adj").ok())
     }
 
+    /// Has a child inherit the score of programs.
+    pub(crate) fn of_program<T>(&self, spawn: impl FnOnce() -> T) -> T {
+        self.set(OOM_SCORE);
+        let spawned = spawn();
+        self.set("0");
+        spawned
+    }
+
     /// Sets the score that the next child inherits. Where the kernel refuses, the choice of the
     /// process to kill is the kernel's alone, and a lost runner is reported by the server.
     fn set(&self, score: &str) {
@@ -81,10 +89,8 @@ impl Process {
             .stdin(reader)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        oom_score.set(OOM_SCORE);
-        let spawned = command.spawn();
-        oom_score.set("0");
-        Ok(Spawned { child: spawned?, stdin })
+        let child = oom_score.of_program(|| command.spawn())?;
+        Ok(Spawned { child, stdin })
     }
 
     /// A child that was not started here, with the other ends of its streams.
@@ -184,7 +190,7 @@ impl Input {
 
 /// Finds the command in the image's `PATH`, not in the one that a request may set for its program: the
 /// operator chooses the command.
-fn find(name: &str) -> PathBuf {
+pub(crate) fn find(name: &str) -> PathBuf {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = |folder: PathBuf| Some(folder.join(name)).filter(|file| file.is_file());
     let file = if name.contains('/') { None } else { std::env::split_paths(&path).find_map(found) };

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::fs;
 use std::io;
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
 use isolator_runner::wire::End;
@@ -20,6 +21,8 @@ pub(crate) struct Stat {
     pub(crate) children_cpu: Duration,
     /// How it ended, if it has.
     pub(crate) end: End,
+    /// Its parent, if that is in the sandbox.
+    parent: Option<Pid>,
 }
 
 /// The kernel counts CPU time for `/proc` in these, whatever the machine.
@@ -49,8 +52,35 @@ impl Stat {
             has_ended: matches!(field(3)?, "Z" | "X"),
             children_cpu: Duration::from_millis(ticks * 1000 / TICKS_PER_SECOND),
             end,
+            parent: number(4).and_then(|pid| Pid::from_raw(pid.try_into().ok()?)),
         })
     }
+}
+
+/// The process whose family is kept when everything of a cell is killed; zero if there is none.
+static FAMILY: AtomicI32 = AtomicI32::new(0);
+
+/// How many generations of a family are known.
+const GENERATIONS: usize = 64;
+
+/// From now on, [`kill_all_but`] keeps this process and everything below it.
+pub(crate) fn keep_family(head: Pid) {
+    FAMILY.store(head.as_raw_pid(), Ordering::Relaxed);
+}
+
+/// From now on, it keeps no family.
+pub(crate) fn forget_family() {
+    FAMILY.store(0, Ordering::Relaxed);
+}
+
+/// Whether a process is of the family that is kept.
+fn is_of_family(pid: Pid, stat: &Stat) -> bool {
+    let Some(head) = Pid::from_raw(FAMILY.load(Ordering::Relaxed)) else { return false };
+    let parents = std::iter::successors(Some((pid, *stat)), |(_, stat)| {
+        let parent = stat.parent?;
+        Some((parent, Stat::of(parent)?))
+    });
+    parents.take(GENERATIONS).any(|(pid, _)| pid == head)
 }
 
 /// All processes of the sandbox except process 1 and this one.
@@ -77,14 +107,16 @@ pub(crate) fn kill_everything() {
     let _ = kill_process_group(Pid::INIT, Signal::KILL);
 }
 
-/// Kills every process except those in `keep`, also those that are started meanwhile. Returns whether none is left.
+/// Kills every process except those in `keep` and [a family](keep_family), also those that are started meanwhile. Returns whether none
+/// is left.
 pub(crate) fn kill_all_but(keep: &HashSet<Pid>) -> bool {
     let until = Instant::now() + KILL_TIMEOUT;
     loop {
         let Ok(pids) = all() else { return false };
         let mut found = false;
         for pid in pids.into_iter().filter(|pid| !keep.contains(pid)) {
-            if Stat::of(pid).is_some_and(|stat| !stat.has_ended) {
+            let goes_on = |stat: &Stat| !stat.has_ended && !is_of_family(pid, stat);
+            if Stat::of(pid).as_ref().is_some_and(goes_on) {
                 found = true;
                 // An error means that it has just ended.
                 let _ = kill_process(pid, Signal::KILL);

@@ -338,6 +338,10 @@ pub enum FailedCause {
     Packages,
     /// The program is not in the image, or can't be executed.
     Command,
+    /// The folder in which an interpreter should start is not there.
+    Folder,
+    /// The context has no interpreter: it has ended.
+    Kernel,
     /// The server's frames were not understood.
     Protocol,
 }

@@ -112,6 +112,15 @@ impl Gate {
         }
     }
 
+    /// Whether a client that was let in before would be let in now: its token may have been removed or have expired.
+    pub(crate) fn still_knows(&self, client: &Client) -> bool {
+        match (&self.rules.get().tokens, client) {
+            (Some(tokens), Client::Token(_)) => tokens.knows(client),
+            (Some(_), Client::Address(_)) => false,
+            _ => true,
+        }
+    }
+
     /// Lets a client in.
     pub(crate) fn let_in(&self, head: &Parts, client: Client) -> Caller {
         let side = head.extensions.get::<Side>().cloned().unwrap_or_default();
@@ -140,6 +149,15 @@ impl Caller {
     pub(crate) async fn gone(&self) {
         self.side.closed().cancelled().await;
         tokio::time::sleep(HALF_CLOSED_GRACE).await;
+    }
+
+    /// The same for a task that outlives the request.
+    pub(crate) fn departure(&self) -> impl Future<Output = ()> + Send + use<> {
+        let side = self.side.clone();
+        async move {
+            side.closed().cancelled().await;
+            tokio::time::sleep(HALF_CLOSED_GRACE).await;
+        }
     }
 
     /// The answer to the client. Until it has read it, the bytes of the answer are counted as the client's.

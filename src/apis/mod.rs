@@ -6,6 +6,9 @@
 pub(crate) mod access;
 mod e2b;
 pub(crate) mod operation;
+mod piston;
+mod programs;
+mod sandbox_fusion;
 
 use std::sync::Arc;
 
@@ -16,7 +19,8 @@ use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse as _, Response};
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::json;
 
 use self::access::Gate;
 use crate::calls::Serving;
@@ -28,17 +32,23 @@ use crate::web::Refused;
 pub(crate) struct Apis {
     now: Arc<dyn Fn() -> Serving + Send + Sync>,
     gate: Gate,
+    versions: Arc<piston::Versions>,
 }
 
 impl Apis {
     /// Serves with what `now` has when a request begins.
     pub(crate) fn new(now: impl Fn() -> Serving + Send + Sync + 'static, gate: Gate) -> Self {
-        Self { now: Arc::new(now), gate }
+        Self { now: Arc::new(now), gate, versions: Arc::default() }
     }
 
     /// Everything that serves requests which begin now.
     pub(crate) fn now(&self) -> Serving {
         (self.now)()
+    }
+
+    /// The versions of languages, as far as they are known.
+    fn versions(&self) -> &piston::Versions {
+        &self.versions
     }
 
     /// The way in.
@@ -60,7 +70,10 @@ pub(crate) enum Protocol {
 
 /// Beginnings of the paths of each API: a path has one of them as its own beginning, up to a slash or its end.
 const PATHS: [(Protocol, &[&str]); 3] = [
-    (Protocol::SandboxFusion, &["/run_code", "/run_jupyter"]),
+    (
+        Protocol::SandboxFusion,
+        &["/run_code", "/run_jupyter", "/submit", "/get_prompts", "/get_prompt_by_id"],
+    ),
     (Protocol::Piston, &["/api/v2"]),
     (
         Protocol::E2b,
@@ -97,7 +110,7 @@ impl Protocol {
         let is_below = |start: &&str| {
             path.strip_prefix(*start).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         };
-        PATHS.into_iter().find(|(_, starts)| starts.iter().any(|it| is_below(&it))).map(|it| it.0)
+        PATHS.into_iter().find(|(_, starts)| starts.iter().any(|it| is_below(it))).map(|it| it.0)
     }
 
     /// Its name, for people.
@@ -137,29 +150,39 @@ impl Protocol {
 }
 
 /// An answer in JSON.
-pub(crate) fn answer(status: StatusCode, body: &Value) -> Response {
+pub(crate) fn answer(status: StatusCode, body: &impl Serialize) -> Response {
     let json = [(CONTENT_TYPE, "application/json")];
-    (status, json, Body::from(body.to_string())).into_response()
+    match serde_json::to_vec(body) {
+        Ok(body) => (status, json, Body::from(body)).into_response(),
+        Err(error) => {
+            tracing::error!(%error, "an answer could not be written as JSON");
+            StatusCode::INTERNAL_SERVER_ERROR.into_response()
+        }
+    }
 }
 
 /// The paths of all APIs. One that is off answers how to turn it on.
 pub(crate) fn route(apis: &Apis) -> Router {
-    let all = e2b::route(apis);
-    match all.has_routes() {
-        true => all.route_layer(from_fn_with_state(apis.clone(), if_on)),
-        false => all,
-    }
+    let all = e2b::route(apis).merge(sandbox_fusion::route(apis)).merge(piston::route(apis));
+    all.route_layer(from_fn_with_state(apis.clone(), if_on))
 }
 
 /// The answer to a path that no interface has. `others` says what there is besides the APIs.
 pub(crate) fn nothing_here(apis: &Apis, request: &Request, others: &'static str) -> Response {
-    let path = request.uri().path();
-    let Some(protocol) = Protocol::of_path(path) else {
+    let now = apis.now();
+    // Programs behind the ports of sandboxes have paths of their own.
+    if let Some(answer) = e2b::nothing_at_host(&now, request) {
+        return answer;
+    }
+    let Some(protocol) = Protocol::of_path(request.uri().path()) else {
         return (StatusCode::NOT_FOUND, others).into_response();
     };
-    off(protocol, &apis.now().setup.config).unwrap_or_else(|| match protocol {
+    off(protocol, &now.setup.config).unwrap_or_else(|| match protocol {
         Protocol::E2b => e2b::nothing_here(request),
-        other => other.error(StatusCode::NOT_FOUND, "there is no such path in this API"),
+        Protocol::Piston => piston::nothing_here(request.uri().path()),
+        other @ Protocol::SandboxFusion => {
+            other.error(StatusCode::NOT_FOUND, "there is no such path in this API")
+        }
     })
 }
 

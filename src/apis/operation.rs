@@ -8,6 +8,7 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::Response;
 use axum::routing::MethodRouter;
 use isolator_pool::pool::admission::Client;
+use isolator_pool::run::output::Watch;
 
 use super::Apis;
 use crate::audit::Note;
@@ -39,7 +40,11 @@ pub(crate) struct HowServed {
 
 impl Operation {
     /// Counts and traces the requests of a route.
-    pub(crate) fn observed(&'static self, apis: &Apis, route: MethodRouter) -> MethodRouter {
+    pub(crate) fn observed<S: Clone + Send + Sync + 'static>(
+        &'static self,
+        apis: &Apis,
+        route: MethodRouter<S>,
+    ) -> MethodRouter<S> {
         route.layer(from_fn_with_state((apis.clone(), self), observe))
     }
 
@@ -53,9 +58,10 @@ impl Operation {
         serving: &Serving,
         client: &Client,
         bytes: usize,
+        watch: Option<Watch>,
         make: impl FnOnce(&Calls, &mut Note) -> Result<Job, CallError>,
     ) -> Result<Served, CallError> {
-        let call = Call { client: client.clone(), watch: None, steps: None };
+        let call = Call { client: client.clone(), watch, steps: None };
         let mut note = self.begin(serving, client)?;
         serving.calls.serve_made(bytes, make, &call, &mut note).await
     }

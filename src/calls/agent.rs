@@ -71,9 +71,7 @@ impl Calls {
         note.place(&session.language.name, Some(&session.id));
         let digest = note.digest();
         match session.session.write_file(path).await {
-            Ok(writer) => {
-                Ok(SentFile { writer, name: path.to_owned(), digest, _session: session })
-            }
+            Ok(writer) => Ok(SentFile { writer, name: path.to_owned(), digest, _session: session }),
             Err(error) => Err(noted(CallError::of_agent(error, &session), note)),
         }
     }
@@ -135,7 +133,8 @@ mod tests {
 
     #[test]
     fn the_code_of_a_process_is_what_its_shell_runs() {
-        let of = |argv: &[&str]| command_of(&argv.iter().map(ToString::to_string).collect::<Vec<_>>());
+        let of =
+            |argv: &[&str]| command_of(&argv.iter().map(ToString::to_string).collect::<Vec<_>>());
         assert_eq!(of(&["/bin/bash", "-l", "-c", "echo a | cat"]), "echo a | cat");
         assert_eq!(of(&["/bin/bash", "-i", "-l"]), "/bin/bash -i -l");
         assert_eq!(of(&["-c"]), "-c");

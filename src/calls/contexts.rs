@@ -173,10 +173,8 @@ impl Calls {
                 session.contexts.set_open(context.number, true);
                 Ok(())
             }
-            Err(SessionError::Command(why))
-                if why.to_string().starts_with("there is no folder") =>
-            {
-                Err(InvalidArgument::new("cwd", why.to_string()).into())
+            Err(error @ SessionError::NoFolder(_)) => {
+                Err(InvalidArgument::new("cwd", error.to_string()).into())
             }
             Err(SessionError::Command(why)) => {
                 Err(not_there(session, &context.language_name, Some(&why.to_string())))

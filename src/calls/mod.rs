@@ -192,6 +192,11 @@ impl Calls {
         self.config.sessions.max > 0
     }
 
+    /// A share of the memory for calls, for what is held for a client.
+    pub(crate) fn share(&self, client: &Client) -> Share {
+        self.in_flight.share(client)
+    }
+
     /// Takes the bytes of a call from the budget.
     ///
     /// # Errors

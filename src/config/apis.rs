@@ -33,7 +33,7 @@ section! {
         /// Addresses and networks whose requests need no token, such as ["10.0.0.0/8"]. It has an effect only with
         /// http.tokens.
         pub open_to: Vec<String> = Vec::new(),
-        /// How much a program can print on standard output, and on standard error, in MiB. It is returned whole; a program
+        /// How much a program can print on standard output and standard error together, in MiB. It is returned whole; a program
         /// that prints more is killed.
         // Clients compare all of it, so nothing can be left out.
         #[serde(rename = "maxOutputMB", with = "Mib")]
@@ -55,6 +55,11 @@ section! {
         /// Names of templates that sandboxes can be made from, in addition to the names of the languages. Those that clients
         /// name by default, base and code-interpreter-v1, are Python unless they are set.
         pub templates: BTreeMap<String, TemplateConfig> = BTreeMap::new(),
+        /// How much a cell can print on standard output and standard error together, in MiB. It is returned whole; a cell that
+        /// prints more is killed.
+        #[serde(rename = "maxOutputMB", with = "Mib")]
+        #[schemars(with = "u64", range(min = 1, max = 64))]
+        pub max_output: ByteSize = ByteSize::mib(10),
         /// The longest timeout of a sandbox. sessions.maxAge bounds it, too.
         // The longest one of E2B's service.
         #[serde(with = "Text")]
@@ -105,6 +110,13 @@ impl ApisConfig {
         if let Some(e2b) = &mut self.e2b {
             e2b.add_usual_templates(languages);
         }
+        let domain = self.e2b.as_ref().and_then(|e2b| e2b.domain.as_deref());
+        if let Some(domain) = domain.filter(|domain| !is_domain(domain)) {
+            let message = format!(
+                "{domain:?} is not a domain: write it as in \"sandbox.example\", with a port only if clients have to name it"
+            );
+            check.problem("apis.e2b.domain".to_owned(), message);
+        }
         for (name, template) in self.e2b.iter().flat_map(|e2b| &e2b.templates) {
             if !languages.contains_key(&template.language) {
                 let names: Vec<_> = languages.keys().map(String::as_str).collect();
@@ -134,6 +146,21 @@ impl E2bConfig {
             }
         }
     }
+}
+
+/// Whether a text is the name of a domain, with or without a port.
+fn is_domain(text: &str) -> bool {
+    let (name, port) = text.split_once(':').map_or((text, None), |(name, port)| (name, Some(port)));
+    let is_label = |label: &str| {
+        let is_inside = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+        !label.is_empty() && label.len() <= 63 && label.bytes().all(is_inside)
+    };
+    let is_address = name.rsplit('.').next().is_some_and(|last| last.parse::<u8>().is_ok());
+    name.len() <= 200
+        && name.contains('.')
+        && name.split('.').all(is_label)
+        && !is_address
+        && port.is_none_or(|port| port.parse::<u16>().is_ok_and(|port| port > 0))
 }
 
 impl ProgramsApiConfig {
@@ -211,5 +238,27 @@ mod tests {
         assert!(wrong[0].starts_with("apis.piston.openTo[1]: "), "{wrong:?}");
         assert!(wrong[1].starts_with("apis.e2b.templates.base.language: "), "{wrong:?}");
         assert_eq!(wrong.len(), 2);
+    }
+
+    #[test]
+    fn a_domain_has_no_scheme_wildcard_or_path() {
+        let on = |domain: &str| {
+            parse(&format!(r#"{{"apis": {{"e2b": {{"domain": {domain:?}}}}}}}"#)).map(drop)
+        };
+        assert_eq!(on("sandbox.example"), Ok(()));
+        assert_eq!(on("a-b.example:8443"), Ok(()));
+        for wrong in [
+            "",
+            "localhost",
+            "https://a.example",
+            "*.a.example",
+            "a.example/",
+            "a.example:x",
+            "10.0.0.1",
+            "a..b",
+        ] {
+            let problems = on(wrong).unwrap_err();
+            assert!(problems[0].starts_with("apis.e2b.domain: "), "{problems:?}");
+        }
     }
 }

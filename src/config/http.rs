@@ -13,6 +13,9 @@ use super::section::{Text, Unit as _, any_duration, duration, section};
 /// Two or three for each of some hundreds of clients.
 const MAX_CONNECTIONS: usize = 1024;
 
+/// The same, where trainers send a thousand programs at once, each on a connection of its own, and from one address.
+const MAX_CONNECTIONS_WITH_BATCHES: usize = 2048;
+
 section! {
     /// How clients reach `serve --http`.
     #[derive(Clone)]
@@ -29,8 +32,10 @@ section! {
         pub allowed_hosts: Vec<String> = Vec::new(),
         /// Origins of web pages that can call, in addition to pages on this machine, such as "https://agent.example:443".
         pub allowed_origins: Vec<String> = Vec::new(),
-        /// Maximum number of open connections; others are refused. There are fewer if file descriptors are few.
+        /// Maximum number of open connections; others are refused. There are fewer if file descriptors are few. Default: 1024, or
+        /// 2048 with apis.sandboxFusion or apis.piston.
         #[schemars(range(min = 1, max = 65_536))]
+        #[schemars(transform = follows)]
         pub max_connections: usize = MAX_CONNECTIONS,
         /// Maximum number of them from one address, which several clients behind a proxy share. Others are closed. Default:
         /// three quarters of maxConnections.
@@ -72,7 +77,11 @@ pub struct TlsConfig {
 }
 
 impl HttpConfig {
-    pub(super) fn check(&mut self, check: &mut Check<'_>) {
+    /// `have_batches` says whether clients may send many programs at once.
+    pub(super) fn check(&mut self, have_batches: bool, check: &mut Check<'_>) {
+        if have_batches && !check.is_set("http.maxConnections") {
+            self.max_connections = MAX_CONNECTIONS_WITH_BATCHES;
+        }
         for (at, origin) in self.allowed_origins.iter().enumerate() {
             // Without a scheme it matches nothing; without a port its meaning depends on the library's version.
             let place = origin.split_once("://").map(|(_, place)| place.trim_start_matches('['));

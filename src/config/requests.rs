@@ -16,6 +16,12 @@ use super::section::{Cores, Kib, Mib, Text, Unit as _, duration, section};
 /// Four times the two cores of a small server, because programs wait as well as compute.
 const MAX_RUNNING: usize = 8;
 
+/// As many as can be served within the wait if each takes a tenth of a second.
+const MAX_QUEUE: usize = 256;
+
+/// Trainers send a thousand programs at once, most of which take a few milliseconds.
+const MAX_QUEUE_WITH_BATCHES: usize = 2048;
+
 /// More refills would only slow each other down.
 const MAX_REFILLS: usize = 64;
 
@@ -35,9 +41,9 @@ section! {
         #[serde(rename = "maxInFlightMB", with = "Mib")]
         #[schemars(with = "u64", range(min = 64, max = 1 << 20))]
         pub max_in_flight: ByteSize = ByteSize::mib(128),
-        /// Maximum number of requests that wait for a slot.
-        // As many as can be served within the wait if each takes a tenth of a second.
-        pub max_queue: usize = 256,
+        /// Maximum number of requests that wait for a slot. Default: 256, or 2048 with apis.sandboxFusion or apis.piston.
+        #[schemars(transform = follows)]
+        pub max_queue: usize = MAX_QUEUE,
         /// How long a request can wait for a slot.
         // Half of the time that MCP hosts wait for an answer.
         #[serde(with = "Text")]
@@ -47,6 +53,20 @@ section! {
         // On two cores a third refill at once gained a tenth, and slowed down requests.
         #[schemars(range(min = 1, max = MAX_REFILLS))]
         pub refills: usize = 2,
+    }
+}
+
+impl RequestsConfig {
+    /// `have_batches` says whether clients may send many programs at once.
+    pub(super) fn check(&mut self, have_batches: bool, check: &mut Check<'_>) {
+        if have_batches && !check.is_set("requests.maxQueue") {
+            self.max_queue = MAX_QUEUE_WITH_BATCHES;
+        }
+        check.share(
+            "requests.maxRunningPerClient",
+            &mut self.max_running_per_client,
+            self.max_running,
+        );
     }
 }
 

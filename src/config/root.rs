@@ -217,13 +217,10 @@ impl Config {
         self.languages = languages;
         self.pool.check(check);
         self.limits.check(self.default_timeout, &self.languages, check);
-        check.share(
-            "requests.maxRunningPerClient",
-            &mut self.requests.max_running_per_client,
-            self.requests.max_running,
-        );
+        let have_batches = self.apis.have_batches();
+        self.requests.check(have_batches, check);
         self.sessions.check(check);
-        self.http.check(check);
+        self.http.check(have_batches, check);
         self.apis.check(&self.languages, check);
         self.admin.check(check);
         self.audit.check(check);

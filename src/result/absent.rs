@@ -101,7 +101,7 @@ fn not_there(path: &str, workdir: &str, context: &Context<'_>) -> String {
         Caller::Call if context.config.sessions.max > 0 => {
             of_run("send the file in additional_files, or keep files in a session (open_session)")
         }
-        Caller::Call => of_run("send the file in additional_files"),
+        Caller::Call | Caller::Api(_) => of_run("send the file in additional_files"),
         Caller::CommandLine => of_run("send the file with --file"),
         Caller::Cell => {
             of_session("send the file in additional_files, or look with run_command and ls")

@@ -45,6 +45,23 @@ pub(crate) fn cause(outcome: &Outcome, context: &Context<'_>) -> Option<String> 
     Some(context.caller.advise(causes.join("; ")))
 }
 
+/// The cause in one line where something else than the program's own exit ended it, or limits were touched before that; `None`
+/// otherwise. `most_output` is how many bytes it could print.
+pub(crate) fn death(outcome: &Outcome, context: &Context<'_>, most_output: u64) -> Option<String> {
+    let end = match (outcome.status, outcome.end) {
+        (Status::Success, _) => return None,
+        (Status::Error, Some(End::Code(_))) => None,
+        (Status::OutputLimit, _) => {
+            let most = most_output >> 20;
+            Some(format!("it printed more than {most} MiB and was killed"))
+        }
+        _ => end(outcome, context),
+    };
+    let causes: Vec<_> = end.into_iter().chain(touched_limits(outcome, context)).collect();
+    let cause = format!("{}: {}", outcome.status.as_str(), causes.join("; "));
+    (!causes.is_empty()).then(|| context.caller.advise(cause))
+}
+
 /// How the program ended, unless it succeeded.
 fn end(outcome: &Outcome, context: &Context<'_>) -> Option<String> {
     Some(match outcome.status {
@@ -65,7 +82,7 @@ fn end(outcome: &Outcome, context: &Context<'_>) -> Option<String> {
         }
         Status::Error => match outcome.end {
             Some(End::Code(code)) => format!("exit code {code}"),
-            Some(End::Signal(signal)) => format!("killed by signal {}", signal_name(signal)),
+            Some(End::Signal(signal)) => format!("killed by signal {}", described_signal(signal)),
             None => "it ended in an unknown way".to_owned(),
         },
     })
@@ -124,7 +141,11 @@ fn timeout(context: &Context<'_>) -> String {
     let limit = duration::shown(context.timeout);
     let most = context.config.limits.max_timeout;
     let advice = if context.timeout < most {
-        let argument = if context.caller.has_options() { "--timeout" } else { "timeout" };
+        let argument = match context.caller {
+            Caller::Api(names) => names.timeout,
+            Caller::CommandLine | Caller::Prompt => "--timeout",
+            Caller::Call | Caller::Cell | Caller::ShellCommand => "timeout",
+        };
         format!("give a longer {argument} (at most {}) or do less", duration::shown(most))
     } else {
         "this is the longest that the operator allows: do less at a time".to_owned()
@@ -144,7 +165,10 @@ fn unreported(context: &Context<'_>) -> String {
 
 /// Where the caller finds the output.
 fn where_output_is(context: &Context<'_>) -> &'static str {
-    if context.caller.has_options() { "above" } else { "below" }
+    match context.caller {
+        Caller::CommandLine | Caller::Prompt | Caller::Api(_) => "above",
+        Caller::Call | Caller::Cell | Caller::ShellCommand => "below",
+    }
 }
 
 fn out_of_memory(context: &Context<'_>) -> String {
@@ -161,6 +185,10 @@ fn out_of_memory(context: &Context<'_>) -> String {
             Caller::Call => {
                 format!("use less, or ask for more with memory_mb (at most {})", most.as_mib())
             }
+            Caller::Api(names) => match names.memory {
+                Some(memory) => format!("use less, or ask for more with {memory} (at most {most})"),
+                None => "use less".to_owned(),
+            },
             Caller::Cell | Caller::ShellCommand => format!(
                 "use less, or open another session with more memory_mb (at most {})",
                 most.as_mib()
@@ -245,8 +273,16 @@ fn hint(printed: &str, language: &Language) -> Option<String> {
 }
 
 /// A signal's number, with its name if it is one that ends programs.
-fn signal_name(signal: i32) -> String {
-    let name = match signal {
+fn described_signal(signal: i32) -> String {
+    match signal_name(signal) {
+        Some(name) => format!("{signal} ({name})"),
+        None => signal.to_string(),
+    }
+}
+
+/// The name of a signal that ends programs.
+pub(crate) fn signal_name(signal: i32) -> Option<&'static str> {
+    Some(match signal {
         1 => "SIGHUP",
         2 => "SIGINT",
         3 => "SIGQUIT",
@@ -263,9 +299,8 @@ fn signal_name(signal: i32) -> String {
         24 => "SIGXCPU",
         25 => "SIGXFSZ",
         31 => "SIGSYS",
-        _ => return signal.to_string(),
-    };
-    format!("{signal} ({name})")
+        _ => return None,
+    })
 }
 
 #[cfg(test)]

@@ -132,6 +132,12 @@ impl PackagesAdvice<'_> {
         all.push(set.to_owned());
         match caller {
             Caller::Call => format!("call again with packages {}", json!(all)),
+            Caller::Api(_) => {
+                format!(
+                    "list them in the program's block \"# /// script\": packages = {}",
+                    json!(all)
+                )
+            }
             Caller::Cell | Caller::ShellCommand => {
                 format!("open a session with packages {}", json!(all))
             }
@@ -148,6 +154,7 @@ impl PackagesAdvice<'_> {
         let sets = self.packages.names(&context.language.name);
         let argument = match context.caller {
             Caller::Call | Caller::Cell | Caller::ShellCommand => "the argument packages",
+            Caller::Api(_) => "the program's block \"# /// script\"",
             Caller::CommandLine | Caller::Prompt => "--packages",
         };
         let what = match (on_demand, sets.is_empty()) {
@@ -156,7 +163,7 @@ impl PackagesAdvice<'_> {
             (false, true) => return None,
         };
         let call = match context.caller {
-            Caller::Call => "the call",
+            Caller::Call | Caller::Api(_) => "the call",
             Caller::Cell | Caller::ShellCommand => "open_session",
             Caller::CommandLine | Caller::Prompt => "the command",
         };

@@ -159,10 +159,11 @@ impl Lifetime {
         !was_paused
     }
 
-    /// Pauses it if its deadline is still the one that has passed.
-    pub(super) fn pause_if_due(&self, at: Instant) {
+    /// Pauses it if its deadline is still the one that has passed; returns whether it is paused.
+    pub(super) fn pause_if_due(&self, at: Instant) -> bool {
         let mut settings = lock(&self.settings);
         settings.is_paused |= settings.deadline.is_some_and(|deadline| deadline.at <= at);
+        settings.is_paused
     }
 
     /// Whether its client has set its end, so that no other session takes its place before.
@@ -184,6 +185,13 @@ impl Lifetime {
 
     pub(super) fn is_paused(&self) -> bool {
         lock(&self.settings).is_paused
+    }
+
+    /// Waits until it is not paused. Only the task that waits for changes may wait.
+    pub(super) async fn resumed(&self) {
+        while self.is_paused() {
+            self.changed().await;
+        }
     }
 
     /// Waits until its end was changed. Only one task may wait.

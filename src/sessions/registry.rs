@@ -8,6 +8,7 @@ use std::time::Duration;
 use isolator_pool::counts::Count;
 use isolator_pool::lock::lock;
 use isolator_pool::pool::admission::Client;
+use isolator_pool::pool::session::SessionError;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -208,7 +209,11 @@ pub(super) async fn watch(registry: Arc<Registry>, session: Arc<OpenSession>) {
             () = tokio::time::sleep_until(at) => {}
         }
         match kind {
-            EndKind::Deadline(AtDeadline::Pause) => session.lifetime.pause_if_due(at),
+            EndKind::Deadline(AtDeadline::Pause) => {
+                if session.lifetime.pause_if_due(at) {
+                    freeze(&session).await;
+                }
+            }
             EndKind::Deadline(AtDeadline::End) => {
                 if registry.end(&session, why, Unless::NotDue) {
                     return;
@@ -222,6 +227,24 @@ pub(super) async fn watch(registry: Arc<Registry>, session: Arc<OpenSession>) {
                     return;
                 }
             }
+        }
+    }
+}
+
+/// Freezes a session that is paused when its cell has ended, unless its client lets it go on before.
+async fn freeze(session: &OpenSession) {
+    loop {
+        tokio::select! {
+            frozen = session.session.freeze() => match frozen {
+                // A machine that is busy freezes it later.
+                Ok(_) => return,
+                Err(SessionError::Busy) => tokio::time::sleep(LOOK_AGAIN).await,
+                Err(error) => {
+                    tracing::debug!(%error, "a paused session was not frozen");
+                    return;
+                }
+            },
+            () = session.lifetime.resumed() => return,
         }
     }
 }

@@ -18,7 +18,7 @@ pub(crate) use self::body::{Weighed, receive};
 pub(crate) use self::half_close::{AnswerBody, Patient, Received, Side};
 pub(crate) use self::refused::Refused;
 pub(crate) use self::rules::{Rules, open_to_others};
-pub(crate) use self::tokens::{Token, Tokens};
+pub(crate) use self::tokens::{Token, TokenForm, Tokens};
 
 /// Names of this machine for itself.
 pub(crate) const LOCAL_HOSTS: [&str; 3] = ["localhost", "127.0.0.1", "::1"];

@@ -19,12 +19,28 @@ use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
 use super::Refused;
-use crate::hex::hex;
+use crate::hex::{hex, unhex};
 use crate::metrics::Reason;
 use crate::reread::{Files, ReadError};
 
-/// The beginning of tokens, by which secret scanners find them.
-const PREFIX: &str = "isolator_";
+/// A form of tokens. Both are accepted everywhere.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum TokenForm {
+    /// The form that secret scanners find.
+    #[default]
+    Isolator,
+    /// The form that E2B's SDKs from 2.31 to 2.45 demand of a key.
+    E2b,
+}
+
+impl TokenForm {
+    const fn prefix(self) -> &'static str {
+        match self {
+            Self::Isolator => "isolator_",
+            Self::E2b => "e2b_",
+        }
+    }
+}
 
 /// Random bytes of a token.
 const SECRET: usize = 32;
@@ -67,12 +83,16 @@ impl Token {
     /// # Errors
     ///
     /// When the name can't be one, or the kernel gives no random bytes.
-    pub(crate) fn new(name: &str, lifetime: Option<Duration>) -> anyhow::Result<(Self, String)> {
+    pub(crate) fn new(
+        name: &str,
+        lifetime: Option<Duration>,
+        form: TokenForm,
+    ) -> anyhow::Result<(Self, String)> {
         check_name(name).map_err(anyhow::Error::msg)?;
         let expires = lifetime.map(|lifetime| expiry(SystemTime::now(), lifetime)).transpose()?;
         let mut random = [0; SECRET];
         getrandom::fill(&mut random)?;
-        let secret = format!("{PREFIX}{}", hex(&random));
+        let secret = format!("{}{}", form.prefix(), hex(&random));
         Ok((Self { name: name.to_owned(), digest: digest(&secret), expires }, secret))
     }
 
@@ -119,6 +139,7 @@ impl FromStr for Token {
         let name = words.next().unwrap_or_default();
         check_name(name)?;
         let digest = words.next().and_then(|word| word.strip_prefix("sha256:")).and_then(unhex);
+        let digest = digest.and_then(|digest| digest.try_into().ok());
         let digest = digest.ok_or("sha256: and 64 hexadecimal digits must follow the name")?;
         let expires = match words.next() {
             None => None,
@@ -189,6 +210,15 @@ impl Tokens {
         }
     }
 
+    /// Whether the client has a token that is valid now.
+    pub(crate) fn knows(&self, client: &Client) -> bool {
+        let mut known = lock(&self.known);
+        self.read_again(&mut known);
+        let is_of_client =
+            |token: &Token| Client::named(&token.name) == *client && !token.has_expired();
+        known.tokens.as_ref().is_ok_and(|tokens| tokens.iter().any(is_of_client))
+    }
+
     /// Why every request is refused, if that is so.
     pub(crate) fn refuses_all(&self) -> Option<Reason> {
         let mut known = lock(&self.known);
@@ -252,17 +282,6 @@ fn digest(token: &str) -> [u8; 32] {
     Sha256::digest(token.as_bytes()).into()
 }
 
-fn unhex(text: &str) -> Option<[u8; 32]> {
-    let mut bytes = [0; 32];
-    if text.len() != 2 * bytes.len() || !text.is_ascii() {
-        return None;
-    }
-    for (byte, at) in bytes.iter_mut().zip((0..text.len()).step_by(2)) {
-        *byte = u8::from_str_radix(text.get(at..at + 2)?, 16).ok()?;
-    }
-    Some(bytes)
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;
@@ -278,11 +297,11 @@ mod tests {
 
     #[test]
     fn a_token_is_known_by_its_line() {
-        let (token, secret) = Token::new("ci@build", None).unwrap();
+        let (token, secret) = Token::new("ci@build", None, TokenForm::Isolator).unwrap();
         let line = token.to_string();
         assert_eq!(line.parse::<Token>().unwrap(), token);
         assert!(!line.contains(&secret) && secret.len() > SECRET * 2);
-        let (_, other) = Token::new("other", None).unwrap();
+        let (_, other) = Token::new("other", None, TokenForm::Isolator).unwrap();
         let (_directory, path) = file(&["# those who may", "", &line]);
         let tokens = Tokens::read(path).unwrap();
         assert_eq!(tokens.client(&secret), Ok(Client::named("ci@build")));
@@ -292,10 +311,35 @@ mod tests {
     }
 
     #[test]
-    fn an_expired_token_is_refused_as_such() {
-        let (mut past, old) = Token::new("old", None).unwrap();
+    fn a_token_in_e2b_s_form_has_only_hexadecimal_digits_after_its_prefix() {
+        let (token, secret) = Token::new("sdk", None, TokenForm::E2b).unwrap();
+        let digits = secret.strip_prefix("e2b_").unwrap();
+        let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+        assert!(digits.len() == 2 * SECRET && digits.bytes().all(is_digit), "{secret}");
+        let (_directory, path) = file(&[&token.to_string()]);
+        let tokens = Tokens::read(path).unwrap();
+        assert_eq!(tokens.client(&secret), Ok(Client::named("sdk")));
+    }
+
+    #[test]
+    fn a_client_is_known_while_it_has_a_token_that_is_valid() {
+        let (mut past, _) = Token::new("old", None, TokenForm::Isolator).unwrap();
         past.expires = Some(SystemTime::now() - Duration::from_secs(1));
-        let (future, new) = Token::new("new", Some(Duration::from_secs(3600))).unwrap();
+        let (now, _) = Token::new("now", None, TokenForm::Isolator).unwrap();
+        let (_directory, path) = file(&[&past.to_string(), &now.to_string()]);
+        let tokens = Tokens::read(path.clone()).unwrap();
+        let knows = |name| tokens.knows(&Client::named(name));
+        assert!(knows("now") && !knows("old") && !knows("other"));
+        fs::write(&path, "nonsense").unwrap();
+        assert!(!knows("now"));
+    }
+
+    #[test]
+    fn an_expired_token_is_refused_as_such() {
+        let (mut past, old) = Token::new("old", None, TokenForm::Isolator).unwrap();
+        past.expires = Some(SystemTime::now() - Duration::from_secs(1));
+        let (future, new) =
+            Token::new("new", Some(Duration::from_secs(3600)), TokenForm::Isolator).unwrap();
         let (_directory, path) = file(&[&past.to_string(), &future.to_string()]);
         let tokens = Tokens::read(path).unwrap();
         assert_eq!(tokens.client(&old), Err(Refused::ExpiredToken));
@@ -304,8 +348,8 @@ mod tests {
 
     #[test]
     fn a_changed_token_file_takes_effect_at_once_and_a_broken_one_rejects_all_requests() {
-        let (first, one) = Token::new("one", None).unwrap();
-        let (second, two) = Token::new("twotwo", None).unwrap();
+        let (first, one) = Token::new("one", None, TokenForm::Isolator).unwrap();
+        let (second, two) = Token::new("twotwo", None, TokenForm::Isolator).unwrap();
         let (_directory, path) = file(&[&first.to_string()]);
         let tokens = Tokens::read(path.clone()).unwrap();
         fs::write(&path, second.to_string()).unwrap();

@@ -44,8 +44,8 @@ async def cells(world):
     equal((execution.error.name, execution.error.value), ("ZeroDivisionError", "division by zero"))
     contains(execution.error.traceback, "ZeroDivisionError", "1 / 0")
     equal(execution.execution_count, first + 1)
-    equal((await done(run("import os; os.environ['A']", envs={"A": "b"}))).text, "'b'")
-    equal((await done(run("import os; os.getcwd()"))).text, "'/home/user'")
+    equal((await done(run("import os; os.environ['A']", envs={"A": "b"}))).text, "b")
+    equal((await done(run("import os; os.getcwd()"))).text, "/home/user")
     equal("".join((await done(run("!echo $((40 + 2))"))).logs.stdout).strip(), "42")
 
 
@@ -80,7 +80,7 @@ async def contexts(world):
     sandbox = world.sandbox
     context = await done(sandbox.create_code_context(cwd="/tmp"))
     equal((context.language, context.cwd), ("python", "/tmp"))
-    equal((await done(sandbox.run_code("import os; y = 5; os.getcwd()", context=context))).text, "'/tmp'")
+    equal((await done(sandbox.run_code("import os; y = 5; os.getcwd()", context=context))).text, "/tmp")
     equal((await done(sandbox.run_code("y"))).error.name, "NameError")
     assert context.id in [it.id for it in await done(sandbox.list_code_contexts())]
     await done(sandbox.restart_code_context(context))

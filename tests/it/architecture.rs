@@ -6,10 +6,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The folders that may use a library. All others use our own types.
-const LIBRARIES: [(&str, &[&str]); 13] = [
+const LIBRARIES: [(&str, &[&str]); 14] = [
     ("rmcp", &["src/mcp/", "src/transport/", "src/commands/serve/"]),
     ("axum", &["src/transport/http/", "src/apis/", "src/web/"]),
     ("tower_http", &["src/transport/http/"]),
+    ("multer", &["src/apis/e2b/data/files/"]),
     ("deadpool", &["src/policy/checker/"]),
     ("toml_edit", &["src/commands/hosts/edit/"]),
     ("bollard", &["pool/src/engine/docker/", "bench/src/"]),

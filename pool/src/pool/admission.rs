@@ -220,6 +220,19 @@ impl Admission {
     ///
     /// See [`AdmissionError`].
     pub async fn enter(&self, client: &Client) -> Result<Admitted, AdmissionError> {
+        self.enter_within(client, None).await
+    }
+
+    /// Waits for a slot, and no longer than `most`.
+    ///
+    /// # Errors
+    ///
+    /// See [`AdmissionError`].
+    pub async fn enter_within(
+        &self,
+        client: &Client,
+        most: Option<Duration>,
+    ) -> Result<Admitted, AdmissionError> {
         let (place, mut turn, wait) = {
             let turns = &mut *lock(&self.turns);
             if turns.is_closed {
@@ -236,7 +249,7 @@ impl Admission {
             let (sender, turn) = oneshot::channel();
             let place = self.enqueue(turns, client, sender);
             turns.call_back();
-            (place, turn, turns.limits.wait)
+            (place, turn, most.map_or(turns.limits.wait, |most| most.min(turns.limits.wait)))
         };
         let answer = tokio::time::timeout(wait, &mut turn).await;
         drop(place);

@@ -90,8 +90,11 @@ impl Failure {
             SessionError::Admission(_) => Some(Self::Busy),
             SessionError::Ended(EndReason::Lost(_)) => Some(Self::Sandbox),
             SessionError::Ended(_)
+            | SessionError::Paused
             | SessionError::Files(_)
             | SessionError::Command(_)
+            | SessionError::NoFolder(_)
+            | SessionError::NoKernel
             | SessionError::TooLarge(_)
             | SessionError::NoSuchFile(_) => None,
         }

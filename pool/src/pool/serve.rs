@@ -30,6 +30,11 @@ trait Work: Sync {
     /// The interpreter that the request wants.
     fn want(&self, pool: &Pool) -> Want;
 
+    /// How long it waits for a slot, if not for as long as others.
+    fn max_queue(&self) -> Option<Duration> {
+        None
+    }
+
     /// Does the work. Dropping the future removes the sandbox.
     fn run(
         &self,
@@ -53,6 +58,10 @@ impl Work for ProgramWork<'_> {
 
     fn want(&self, pool: &Pool) -> Want {
         pool.expect(self.request)
+    }
+
+    fn max_queue(&self) -> Option<Duration> {
+        self.request.max_queue
     }
 
     async fn run(
@@ -186,7 +195,7 @@ impl Pools {
         is_at_work: &AtomicBool,
     ) -> Result<WorkDone<W::Done>, ExecuteError> {
         let arrived = Instant::now();
-        let slot = self.admission.enter(client).await?;
+        let slot = self.admission.enter_within(client, work.max_queue()).await?;
         let admitted = Instant::now();
         let queue = admitted - arrived;
         self.shared.counts.queue.add(queue);

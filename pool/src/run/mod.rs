@@ -272,7 +272,9 @@ fn from_failed(failed: Failed) -> RunError {
     match cause {
         FailedCause::WorkspaceFull => RunError::WorkspaceFull(message),
         FailedCause::Workspace => RunError::Workspace(message),
-        FailedCause::Command => RunError::Command(message),
+        FailedCause::Command | FailedCause::Folder | FailedCause::Kernel => {
+            RunError::Command(message)
+        }
         FailedCause::Protocol => RunError::Protocol(message),
         FailedCause::Packages => RunError::NotBound(refused(Call::Bind, message.to_string())),
     }

@@ -199,6 +199,9 @@ const HEAP_FULL: &[u8] = b"JavaScript heap out of memory";
 /// Only the end of standard error is searched for it, in bytes.
 const SEARCHED: usize = 16 * 1024;
 
+/// The number of the signal that can't be caught.
+const KILLED: i32 = 9;
+
 /// The exit code after a timeout, as the command `timeout` has it.
 const TIMEOUT_CODE: i32 = 124;
 
@@ -239,6 +242,15 @@ impl Outcome {
         memmem::find(&printed, HEAP_FULL).is_some()
     }
 
+    /// The signal that ended it. Where everything was killed, that was the one that can't be caught.
+    pub fn signal(&self) -> Option<i32> {
+        match self.end {
+            Some(End::Code(_)) => None,
+            Some(End::Signal(signal)) => Some(signal),
+            None => Some(KILLED),
+        }
+    }
+
     /// The exit code that a shell would report: 124 after a timeout, 128 and the number of the signal that
     /// ended it. Where everything was killed, that was the one that can't be caught.
     pub fn shell_code(&self) -> i32 {
@@ -246,7 +258,7 @@ impl Outcome {
             (Status::Timeout, _) => TIMEOUT_CODE,
             (_, Some(End::Code(code))) => code,
             (_, Some(End::Signal(signal))) => SIGNAL_CODE_BASE + signal,
-            (_, None) => SIGNAL_CODE_BASE + 9,
+            (_, None) => SIGNAL_CODE_BASE + KILLED,
         }
     }
 }

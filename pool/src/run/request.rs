@@ -35,6 +35,8 @@ pub struct RunRequest {
     pub files: Option<WantedFiles>,
     /// The set of packages that it can import from, if any.
     pub packages: Option<Arc<PackageSet>>,
+    /// How long it waits for a slot, if not for as long as others.
+    pub max_queue: Option<Duration>,
     /// Callback for the beginning of the output while the program runs.
     pub watch: Option<Watch>,
 }
@@ -59,6 +61,7 @@ impl RunRequest {
             output,
             files: None,
             packages: None,
+            max_queue: None,
             watch: None,
         }
     }

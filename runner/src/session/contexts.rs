@@ -95,7 +95,8 @@ impl Session<'_> {
         }
         let folder = self.workdir.join(cwd);
         if !folder.is_dir() {
-            return Err(failed(format!("there is no folder {}", folder.display())));
+            let message = folder.display().to_string();
+            return Err(Failed { cause: FailedCause::Folder, message });
         }
         // Only the cells of context 0 can be rewound: for others it is enough to undo the last one.
         let checkpoints = if context == 0 { self.checkpoints } else { self.checkpoints.min(1) };

@@ -3,6 +3,7 @@
 //! Output, files, end, time and memory of a cell are the runner's word, not the cell's. Processes that a cell leaves live on. A [job]
 //! is a session with one program, which ends with it.
 
+mod agent;
 mod background;
 mod cell;
 mod channel;
@@ -26,6 +27,7 @@ use isolator_runner::wire::{
     Rewound, WantedFiles, WireError,
 };
 
+use self::agent::Agents;
 use self::background::Background;
 use self::contexts::Contexts;
 pub(crate) use self::job::run_job;
@@ -55,6 +57,7 @@ struct Session<'a> {
     /// The set of packages that its programs can import from, if any.
     packages: Option<wire::Packages>,
     background: Background,
+    agents: Agents,
     listing: Listing,
     /// The kernel's counters when the last cell had ended.
     counted: cgroup::Counters,
@@ -109,6 +112,7 @@ impl<'a> Session<'a> {
             checkpoints: 0,
             packages,
             background: Background::new(),
+            agents: Agents::default(),
             listing: Listing::default(),
             counted,
             oom_score,
@@ -157,6 +161,10 @@ impl Session<'_> {
                 Kind::CloseContext => self.close_context(wire::parse_message(kind, &payload)?)?,
                 // The cell that it was meant for has just ended.
                 Kind::Interrupt | Kind::Cancel => continue,
+                Kind::Agent | Kind::EndAgent => {
+                    self.agent(kind, &payload)?;
+                    continue;
+                }
                 kind => return Err(WireError::Unexpected(kind).into()),
             };
             if !is_alive {
@@ -180,8 +188,10 @@ impl Session<'_> {
         while !is_readable(&self.from_server)? {
             let mut fds: Vec<_> = self.background.fds().map(readable).collect();
             fds.push(readable(self.from_server.get_ref().as_fd()));
+            fds.extend(self.agents.fds());
             poll::wait(&mut fds, LOOK_EVERY)?;
             self.background.read();
+            self.agents.relay(self.to_server)?;
             reap();
         }
         Ok(())
@@ -212,6 +222,15 @@ impl Session<'_> {
                 Ok(true)
             }
             Err(NotRun::Over(error)) => Err(error),
+        }
+    }
+
+    /// Takes a message for the agent.
+    fn agent(&mut self, kind: Kind, payload: &[u8]) -> io::Result<()> {
+        let Self { agents, workdir, packages, to_server, .. } = self;
+        match kind {
+            Kind::EndAgent => agents.kill(payload),
+            _ => agents.take(payload, workdir, packages.as_ref(), to_server),
         }
     }
 

@@ -132,7 +132,7 @@ impl Session<'_> {
             CellRun::Code { typescript, columns, env, for_program } => {
                 let Some(kernels) = &mut self.kernels else {
                     let message = format!("context {} has no interpreter", cell.context);
-                    return Err(command(message).into());
+                    return Err(Failed { cause: FailedCause::Kernel, message }.into());
                 };
                 let code = Code {
                     number: cell.number,

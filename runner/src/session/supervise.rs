@@ -91,6 +91,7 @@ impl Session<'_> {
             }
             self.to_server.flush_if_due()?;
             self.background.read();
+            self.agents.relay(self.to_server)?;
             if let Some(program) = &mut running.program {
                 program.process.stdin.feed(input);
             }
@@ -178,6 +179,7 @@ impl Session<'_> {
         let mut fds = Vec::with_capacity(8);
         fds.extend(running.output.pipes().map(|pipe| readable(pipe.as_fd())));
         fds.extend(self.background.fds().map(readable));
+        fds.extend(self.agents.fds());
         if !running.ends_session() {
             fds.push(readable(self.from_server.get_ref().as_fd()));
         }
@@ -241,6 +243,9 @@ impl Session<'_> {
             match wire::read_frame(&mut self.from_server)? {
                 Some((Kind::Interrupt, _)) => self.interrupt(running),
                 Some((Kind::Cancel, _)) => is_cancelled = true,
+                Some((kind @ (Kind::Agent | Kind::EndAgent), payload)) => {
+                    self.agent(kind, &payload)?;
+                }
                 Some((kind, _)) => return Err(WireError::Unexpected(kind).into()),
                 None => return Err(io::ErrorKind::UnexpectedEof.into()),
             }

@@ -194,6 +194,7 @@ impl E2bError {
     pub(crate) fn of_session(error: SessionError) -> Self {
         let message = match &error {
             SessionError::Ended(reason) => format!("The sandbox was not found: {reason}"),
+            SessionError::Paused => "The sandbox was not found: it was paused".to_owned(),
             error => error.to_string(),
         };
         Self::new(kind_of_session(&error), message).caused_by(error)
@@ -271,11 +272,14 @@ fn kind_of_agent(error: &AgentError) -> ErrorKind {
 
 fn kind_of_session(error: &SessionError) -> ErrorKind {
     match error {
-        SessionError::Ended(_) => ErrorKind::SandboxGone,
+        SessionError::Ended(_) | SessionError::Paused => ErrorKind::SandboxGone,
         SessionError::Busy => ErrorKind::Exhausted,
         SessionError::Admission(_) => ErrorKind::Busy,
         SessionError::Files(_) => ErrorKind::NoSpace,
-        SessionError::Command(_) | SessionError::TooLarge(_) => ErrorKind::Invalid,
+        SessionError::Command(_) | SessionError::TooLarge(_) | SessionError::NoFolder(_) => {
+            ErrorKind::Invalid
+        }
+        SessionError::NoKernel => ErrorKind::Conflict,
         SessionError::NoSuchFile(_) => ErrorKind::NotFound,
     }
 }

@@ -3,11 +3,14 @@
 //! The *control plane* creates and ends sandboxes. The *data plane* uses one: its processes and files, and its code. A sandbox is
 //! a session, so it has its bounds, and is listed with the sessions of its client.
 
+mod code;
 mod control;
 mod data;
+mod deadlines;
 pub(crate) mod error;
 pub(crate) mod registry;
 mod secret;
+mod watchers;
 
 use std::sync::Arc;
 
@@ -19,7 +22,9 @@ use axum::http::uri::Authority;
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 
-use self::error::E2bError;
+use isolator_pool::engine::limits::ByteSize;
+
+use self::error::{E2bError, ErrorKind};
 use self::registry::{Sandbox, Sandboxes};
 use super::Apis;
 use super::access::Caller;
@@ -60,7 +65,12 @@ impl E2b {
         let domain = domain(&now);
         self.check(head, domain)?;
         let sandbox = self.sandboxes.of_data_request(head, domain)?;
-        let caller = self.apis.gate().let_in(head, sandbox.client.clone());
+        let gate = self.apis.gate();
+        if !gate.still_knows(&sandbox.client) {
+            let message = "the owner of this sandbox has no valid token anymore";
+            return Err(E2bError::new(ErrorKind::Unauthenticated, message));
+        }
+        let caller = gate.let_in(head, sandbox.client.clone());
         Ok((sandbox, caller))
     }
 
@@ -69,6 +79,14 @@ impl E2b {
         let is_own =
             |host: &Authority| domain.is_some_and(|domain| registry::is_below(host.host(), domain));
         self.apis.gate().check_named(head, is_own).map_err(E2bError::refused)
+    }
+}
+
+impl E2b {
+    /// How much a cell may print.
+    fn max_output(&self) -> ByteSize {
+        let now = self.now();
+        now.setup.config.apis.e2b.as_ref().map_or(ByteSize::mib(0), |e2b| e2b.max_output)
     }
 }
 
@@ -82,6 +100,7 @@ pub(super) fn route(apis: &Apis) -> Router {
     let e2b = E2b::new(apis);
     Router::new()
         .merge(control::route(apis, &e2b))
+        .merge(code::route(apis, &e2b))
         .merge(data::route(apis, &e2b))
         .route("/health", HEALTH.observed(apis, get(health).with_state(e2b)))
         .method_not_allowed_fallback(async |request: Request| nothing_here(&request))
@@ -133,4 +152,16 @@ pub(super) fn nothing_here(request: &Request) -> Response {
     let why = why.unwrap_or_default();
     E2bError::not_offered(format!("this server does not offer {method} {path}{why}"))
         .into_response()
+}
+
+/// The answer to a path that nothing has, if the host is one of the names below the domain of `apis.e2b`.
+pub(super) fn nothing_at_host(now: &Serving, request: &Request) -> Option<Response> {
+    let domain = domain(now)?;
+    let host = registry::host_of(request.headers(), request.uri())?;
+    if !registry::is_below(host, domain) {
+        return None;
+    }
+    let port = registry::label(host, domain).map(|(port, _)| port);
+    let closed = port.and_then(registry::closed_port);
+    Some(closed.map_or_else(|| nothing_here(request), E2bError::into_response))
 }

@@ -6,15 +6,16 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 
-use axum::http::HeaderMap;
 use axum::http::header::HOST;
 use axum::http::request::Parts;
+use axum::http::{HeaderMap, Uri};
 use isolator_pool::lock::lock;
 use isolator_pool::pool::admission::Client;
 
-use super::data::OfSandbox;
+use super::deadlines::Deadlines;
 use super::error::{E2bError, ErrorKind};
 use super::secret::{FileQuery, Secret, SignatureExpired};
+use super::watchers::Watchers;
 use crate::sessions::{AtDeadline, InUse, NoSession, Registry};
 
 /// The port of processes and files, and that of code.
@@ -52,8 +53,10 @@ pub(crate) struct Sandbox {
     pub id: String,
     pub client: Client,
     pub description: Description,
-    /// The state of requests to its processes and files.
-    pub(super) data: OfSandbox,
+    /// The times of its processes.
+    pub(super) deadlines: Deadlines,
+    /// The watchers of its folders.
+    pub(super) watchers: Watchers,
     access_token: Secret,
     traffic_token: Secret,
     sessions: Arc<Registry>,
@@ -150,7 +153,8 @@ impl Sandboxes {
             id: session.id.clone(),
             client: session.client.clone(),
             description,
-            data: OfSandbox::default(),
+            deadlines: Deadlines::default(),
+            watchers: Watchers::default(),
             access_token: Secret::new()?,
             traffic_token: Secret::new()?,
             sessions: Arc::clone(&self.sessions),
@@ -276,19 +280,15 @@ impl<'a> Claim<'a> {
 /// When they name two, or a port that can't be reached.
 fn named<'a>(parts: &'a Parts, domain: Option<&str>) -> Result<Option<&'a str>, E2bError> {
     let by_header = header(&parts.headers, SANDBOX_ID)?;
-    let by_host = domain.and_then(|domain| label(host(parts)?, domain));
+    let by_host = domain.and_then(|domain| label(host_of(&parts.headers, &parts.uri)?, domain));
     let port = header(&parts.headers, SANDBOX_PORT)?.map(str::parse);
-    let port_of_host = by_host.map(|(port, _)| port);
-    for port in [port.transpose().ok().flatten(), port_of_host].into_iter().flatten() {
-        if !PORTS.contains(&port) {
-            return Err(E2bError::new(
-                ErrorKind::SandboxGone,
-                format!(
-                    "port {port} of a sandbox can't be reached: its port is not open, because sandboxes have no \
-                     network; run a command that answers instead"
-                ),
-            ));
-        }
+    let port = match port.transpose() {
+        Ok(port) => port,
+        Err(_) => return Err(E2bError::invalid(SANDBOX_PORT, "is not the number of a port")),
+    };
+    let ports = [port, by_host.map(|(port, _)| port)];
+    if let Some(closed) = ports.into_iter().flatten().find_map(closed_port) {
+        return Err(closed);
     }
     match (by_header, by_host) {
         (Some(header), Some((_, host))) if header != host => {
@@ -298,10 +298,18 @@ fn named<'a>(parts: &'a Parts, domain: Option<&str>) -> Result<Option<&'a str>, 
     }
 }
 
+/// The error for a port at which nothing of a sandbox answers; `None` for the two that do. Clients look for "port is not open".
+pub(super) fn closed_port(port: u16) -> Option<E2bError> {
+    let message = format!(
+        "port {port} of a sandbox can't be reached: the port is not open, because sandboxes have no network"
+    );
+    (!PORTS.contains(&port)).then(|| E2bError::new(ErrorKind::SandboxGone, message))
+}
+
 /// The host that a request names, without its port.
-pub(super) fn host(parts: &Parts) -> Option<&str> {
-    let named = parts.headers.get(HOST).and_then(|host| host.to_str().ok());
-    let named = named.or(parts.uri.authority().map(|authority| authority.as_str()))?;
+pub(super) fn host_of<'a>(headers: &'a HeaderMap, uri: &'a Uri) -> Option<&'a str> {
+    let named = headers.get(HOST).and_then(|host| host.to_str().ok());
+    let named = named.or(uri.authority().map(|authority| authority.as_str()))?;
     Some(named.rsplit_once(':').map_or(named, |(host, _)| host))
 }
 

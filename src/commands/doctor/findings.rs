@@ -15,15 +15,36 @@ pub(super) struct Findings {
     warnings: usize,
     /// Findings about the host that the operator did not accept.
     unaccepted: usize,
+    /// The lines so far, for a test, instead of printing them.
+    #[cfg(test)]
+    recorded: Option<String>,
 }
 
 impl Findings {
+    /// Records what is printed.
+    #[cfg(test)]
+    pub(super) fn recorded() -> Self {
+        Self { recorded: Some(String::new()), ..Self::default() }
+    }
+
+    /// The lines that were recorded.
+    #[cfg(test)]
+    pub(super) fn said(self) -> String {
+        self.recorded.unwrap_or_default()
+    }
+
     /// Begins a part with its title.
     pub(super) fn part(&mut self, title: &str) {
         self.say(title);
     }
 
     fn say(&mut self, line: &str) {
+        #[cfg(test)]
+        if let Some(recorded) = &mut self.recorded {
+            recorded.push_str(line);
+            recorded.push('\n');
+            return;
+        }
         if self.unprinted.is_none() {
             self.unprinted = say(&with_options(line)).err();
         }

@@ -1,5 +1,6 @@
 //! `isolator doctor`: what is there, what is missing, and how to fix it.
 
+mod apis;
 mod check;
 mod cpu;
 mod engine;
@@ -81,6 +82,7 @@ pub fn doctor(config: Config, arguments: DoctorArguments) -> Work {
             () = packages::packages(&config, &mut findings) => {}
             signal = stop_signal => return Ok(stopped_by(signal)),
         }
+        apis::e2b(&config, &mut findings);
         findings.part("host");
         descriptors(&config, &mut findings);
         if arguments.production {

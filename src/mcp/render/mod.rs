@@ -169,8 +169,11 @@ const fn advice_in_session(error: &SessionError) -> &'static str {
         SessionError::Files(_) => {
             "\n\nNothing was run. Send less, or remove files from the working directory."
         }
-        SessionError::Command(_) | SessionError::TooLarge(_) => "\n\nNothing was run.",
-        SessionError::NoSuchFile(_) | SessionError::Ended(_) => "",
+        SessionError::Command(_)
+        | SessionError::TooLarge(_)
+        | SessionError::NoFolder(_)
+        | SessionError::NoKernel => "\n\nNothing was run.",
+        SessionError::NoSuchFile(_) | SessionError::Ended(_) | SessionError::Paused => "",
     }
 }
 

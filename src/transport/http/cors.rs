@@ -30,8 +30,12 @@ const SENT: [HeaderName; 8] = [
 ];
 
 /// The headers of answers that pages can read, besides the few that they always can.
-const READ: [HeaderName; 3] =
-    [HeaderName::from_static("mcp-session-id"), WWW_AUTHENTICATE, RETRY_AFTER];
+const READ: [HeaderName; 4] = [
+    HeaderName::from_static("mcp-session-id"),
+    HeaderName::from_static("isolator-receipt"),
+    WWW_AUTHENTICATE,
+    RETRY_AFTER,
+];
 
 /// How long a browser remembers the answer to a preflight.
 const PREFLIGHT_AGE: Duration = Duration::from_secs(60 * 60);

@@ -72,7 +72,7 @@ const checks = {
 
   async contexts(sandbox) {
     const context = await sandbox.createCodeContext({ cwd: "/tmp" });
-    assert.equal((await sandbox.runCode("import os; os.getcwd()", { context })).text, "'/tmp'");
+    assert.equal((await sandbox.runCode("import os; os.getcwd()", { context })).text, "/tmp");
     assert.ok((await sandbox.listCodeContexts()).some((it) => it.id === context.id));
     await sandbox.removeCodeContext(context);
   },

@@ -5,12 +5,12 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use isolator_runner::wire::{Kind, WireError};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::agent::Hub;
 use super::task::{FREEZE_AFTER, Held, Task};
-use super::{Asked, EndReason, LossError};
+use super::{Asked, Command, EndReason, LossError, Session, SessionError};
 use crate::pool::admission::Admitted;
 use crate::run::exchange::{Aside as _, ExchangeError};
 use crate::sandbox::connection::ConnectionError;
@@ -34,6 +34,18 @@ pub(super) enum Next {
     Freeze,
     /// Thaw it for calls to its agent.
     Thaw,
+}
+
+impl Session {
+    /// Freezes the sandbox when its turn has come, whatever its processes do, and ends the calls to its agent. Returns whether it is
+    /// frozen; on a machine that is very busy it may not be yet. The next call thaws it.
+    ///
+    /// # Errors
+    ///
+    /// See [`SessionError`].
+    pub async fn freeze(&self) -> Result<bool, SessionError> {
+        self.ask(|answer| Command::Freeze { answer }).await
+    }
 }
 
 impl Task {
@@ -190,6 +202,22 @@ impl Task {
             }
             Err(error) => Err(EndReason::lost(error)),
         }
+    }
+
+    /// Freezes the sandbox whatever its processes do, and ends the calls to its agent. Answers whether it is frozen.
+    pub(super) async fn freeze_now(
+        &mut self,
+        held: Held,
+        answer: oneshot::Sender<Result<bool, SessionError>>,
+    ) -> Result<Held, EndReason> {
+        self.agent.pause();
+        let held = match held {
+            Held::Awake(sandbox, slot) => self.freeze(sandbox, slot).await?,
+            frozen @ Held::Frozen(_) => frozen,
+        };
+        // The caller may have gone away.
+        let _ = answer.send(Ok(matches!(held, Held::Frozen(_))));
+        Ok(held)
     }
 
     /// Measures the memory of a sandbox that was just frozen: threads that go on after the answer of a cell can have taken more.

@@ -8,10 +8,24 @@ use isolator_runner::wire::{
 };
 
 use super::agent::Hub;
-use super::{FilePart, FileReadError, SessionError};
+use super::{FilePart, SessionError};
 use crate::run::exchange::{Place, Step, exchange, message};
 use crate::run::outcome::ChangedFile;
 use crate::sandbox::{Armed, Sandbox};
+
+/// Why a file of a session can't be read.
+#[derive(Debug, thiserror::Error)]
+pub enum FileReadError {
+    /// No file has this name.
+    #[error("there is no such file (links and pipes are not read)")]
+    NoSuchFile,
+    /// The name is too long.
+    #[error("the path is longer than {MAX_PATH} bytes")]
+    PathTooLong,
+    /// The system did not read it.
+    #[error(transparent)]
+    System(io::Error),
+}
 
 /// Longest time for listing or reading files.
 const FILES_TIMEOUT: Duration = Duration::from_secs(20);

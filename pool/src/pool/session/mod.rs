@@ -17,11 +17,11 @@ mod output;
 mod task;
 
 use std::collections::BTreeMap;
-use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+pub use isolator_runner::wire::session::FOR_PROGRAMS;
 pub use isolator_runner::wire::{CellEnd, CellRun, NoCheckpoint, Occasion, Rewound};
 use isolator_runner::wire::{
     ContextClosed, Interpreter, MAX_PATH, OpenContext, Opened, OutputLimits, WantedFiles, WireError,
@@ -42,6 +42,7 @@ use crate::run::workspace::Workspace;
 
 pub use self::done::Done;
 pub use self::end::{EndReason, LossError, ProgramEnd};
+pub use self::files::FileReadError;
 pub(crate) use self::opening::{begin, open};
 pub use self::output::ShownWatch;
 
@@ -193,6 +194,9 @@ pub enum SessionError {
     /// The session has ended.
     #[error("the session has ended: {0}")]
     Ended(#[source] EndReason),
+    /// The session was paused.
+    #[error("the session was paused, and goes on with the next call")]
+    Paused,
     /// Other calls of the session are waiting already.
     #[error("{MAX_WAITING} calls of this session are waiting already, and no more can")]
     Busy,
@@ -205,6 +209,14 @@ pub enum SessionError {
     /// The command can't be started.
     #[error("the command can't be started: {0}")]
     Command(Said),
+    /// The folder in which a kernel should start is not there.
+    #[error("there is no folder {0}")]
+    NoFolder(Said),
+    /// The context has no kernel: an earlier cell has ended it.
+    #[error(
+        "the interpreter of this context was ended by an earlier cell: nothing was run; run it again, and a new one is started"
+    )]
+    NoKernel,
     /// The request is larger than a frame.
     #[error("the command can't be started: {0}")]
     TooLarge(#[from] WireError),
@@ -218,20 +230,6 @@ impl From<ExchangeError> for SessionError {
     fn from(error: ExchangeError) -> Self {
         Self::Ended(EndReason::lost(error))
     }
-}
-
-/// Why a file of a session can't be read.
-#[derive(Debug, thiserror::Error)]
-pub enum FileReadError {
-    /// No file has this name.
-    #[error("there is no such file (links and pipes are not read)")]
-    NoSuchFile,
-    /// The name is too long.
-    #[error("the path is longer than {MAX_PATH} bytes")]
-    PathTooLong,
-    /// The system did not read it.
-    #[error(transparent)]
-    System(io::Error),
 }
 
 /// A session. Dropping it, or [`Session::close`], ends it and removes its sandbox.
@@ -287,6 +285,9 @@ pub(crate) enum Command {
     List {
         answer: oneshot::Sender<Result<(Vec<ChangedFile>, bool), SessionError>>,
     },
+    Freeze {
+        answer: oneshot::Sender<Result<bool, SessionError>>,
+    },
     Read {
         path: String,
         offset: u64,
@@ -311,6 +312,7 @@ impl Command {
             Self::Cell { answer, .. } => drop(answer.send(Err(error))),
             Self::Rewind { answer, .. } => drop(answer.send(Err(error))),
             Self::List { answer } => drop(answer.send(Err(error))),
+            Self::Freeze { answer } => drop(answer.send(Err(error))),
             Self::Read { answer, .. } => drop(answer.send(Err(error))),
             Self::OpenContext { answer, .. } => drop(answer.send(Err(error))),
             Self::CloseContext { answer, .. } => drop(answer.send(Err(error))),

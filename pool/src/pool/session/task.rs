@@ -140,6 +140,9 @@ impl Task {
         if gone.is_cancelled() {
             return Ok(held);
         }
+        if let Command::Freeze { answer } = command {
+            return self.freeze_now(held, answer).await;
+        }
         let arrived = Instant::now();
         let (mut sandbox, slot, was_frozen) = match held {
             Held::Awake(sandbox, mut slot) => {
@@ -220,6 +223,8 @@ impl Task {
                 done.end(&rewound);
                 send(answer, rewound)
             }
+            // It is served before the sandbox would be thawed.
+            Command::Freeze { .. } => None,
             Command::List { answer } => send(answer, files::list(sandbox, &self.agent).await),
             Command::OpenContext { open, answer } => {
                 let opened = contexts::open(sandbox, &self.agent, &open).await;
@@ -342,6 +347,8 @@ pub(super) fn from_failed(failed: &Failed) -> SessionError {
     let message = said(&failed.message);
     match failed.cause {
         FailedCause::WorkspaceFull | FailedCause::Workspace => SessionError::Files(message),
+        FailedCause::Folder => SessionError::NoFolder(message),
+        FailedCause::Kernel => SessionError::NoKernel,
         FailedCause::Command | FailedCause::Packages | FailedCause::Protocol => {
             SessionError::Command(message)
         }

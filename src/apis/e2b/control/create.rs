@@ -156,7 +156,7 @@ async fn open(
         job.wish.deadline = Some((timeout, at_timeout));
         Ok(Job::Open(Box::new(job)))
     };
-    let served = CREATE.serve(&owned.now, client, owned.body.len(), make).await;
+    let served = CREATE.serve(&owned.now, client, owned.body.len(), None, make).await;
     match served.map_err(of_opening)? {
         Served::Opened(opened_session) => {
             let session = &opened_session.session;

@@ -5,7 +5,9 @@ use std::time::Duration;
 use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
 use axum::response::Response;
+use isolator_pool::pool::session::SessionError;
 use serde::Deserialize;
+use tokio::time::error::Elapsed;
 
 use super::{
     CONNECT, DEFAULT_TIMEOUT, KILL, Owned, PAUSE, REFRESH, RESUME, TIMEOUT, opened, timeout,
@@ -17,6 +19,9 @@ use crate::apis::operation::Operation;
 use crate::audit::Note;
 use crate::duration;
 use crate::sessions::{AtDeadline, Deadline, InUse, TooLate};
+
+/// How long a sandbox that is to be paused is waited for.
+const FREEZE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The fields of connecting and resuming.
 #[derive(Debug, Default, Deserialize)]
@@ -173,8 +178,46 @@ pub(super) async fn pause(
     if !session.pause() {
         return Err(E2bError::new(ErrorKind::Conflict, "the sandbox is paused already"));
     }
+    let pausing = Pausing { session: &session, is_paused: false };
+    let frozen = tokio::time::timeout(FREEZE_TIMEOUT, session.session.freeze()).await;
+    pausing.end(frozen)?;
     note.answered("success");
     Ok(owned.done())
+}
+
+/// A sandbox that is being paused. It goes on if that fails, or if the client goes away meanwhile.
+struct Pausing<'a> {
+    session: &'a InUse,
+    is_paused: bool,
+}
+
+impl Pausing<'_> {
+    fn end(mut self, frozen: Result<Result<bool, SessionError>, Elapsed>) -> Result<(), E2bError> {
+        match frozen {
+            Ok(Ok(true)) => {
+                self.is_paused = true;
+                Ok(())
+            }
+            Ok(Ok(false)) => {
+                let why = "the machine is too busy to freeze the sandbox; it is running";
+                Err(E2bError::new(ErrorKind::Busy, why))
+            }
+            Ok(Err(error)) => Err(E2bError::of_session(error)),
+            Err(_) => {
+                let why = "code runs in the sandbox, and has not ended in time; interrupt it, or try again later. The \
+                           sandbox is running";
+                Err(E2bError::new(ErrorKind::Busy, why))
+            }
+        }
+    }
+}
+
+impl Drop for Pausing<'_> {
+    fn drop(&mut self) {
+        if !self.is_paused {
+            self.session.resume();
+        }
+    }
 }
 
 /// Ends a sandbox with everything that runs in it.

@@ -127,7 +127,7 @@ impl Owned {
         let mut reader = serde_json::Deserializer::from_slice(body);
         let read = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
             let path = error.path().to_string();
-            let field = if path == "." { "the body" } else { &path };
+            let field = if matches!(&*path, "." | "?") { "the body" } else { &path };
             E2bError::invalid(field, error.inner())
         })?;
         reader.end().map_err(|error| E2bError::invalid("the body", error))?;
@@ -222,7 +222,7 @@ fn listed(session: &OpenSession, sandbox: Option<&Sandbox>) -> Value {
         "diskSizeMB": limits.workspace.as_mib() + limits.tmp.as_mib(),
         "state": if session.is_paused() { "paused" } else { "running" },
         "envdVersion": ENVD_VERSION,
-        "metadata": sandbox.map(|it| &it.description.metadata),
+        "metadata": sandbox.map_or_else(|| json!({}), |it| json!(it.description.metadata)),
     })
 }
 

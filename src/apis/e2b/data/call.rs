@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::Request;
+use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
-use axum::http::HeaderMap;
 use axum::response::Response;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -14,10 +14,10 @@ use futures_util::future::BoxFuture;
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
+use super::connect::MAX_MESSAGE;
 use super::connect::answer;
 use super::connect::envelope::{self, PREFIX};
 use super::connect::head::{Head, Shape};
-use super::connect::MAX_MESSAGE;
 use crate::apis::access::Caller;
 use crate::apis::e2b::E2b;
 use crate::apis::e2b::error::{E2bError, ErrorKind};
@@ -82,13 +82,15 @@ impl DataCall {
 }
 
 /// Serves a method of a service in its protocol. The time of a unary call is limited as its client asks.
-pub(super) async fn serve<Serve>(e2b: &E2b, request: Request, shape: Shape, serve: Serve) -> Response
+pub(super) async fn serve<Serve>(
+    e2b: &E2b,
+    request: Request,
+    shape: Shape,
+    serve: Serve,
+) -> Response
 where
-    Serve: for<'a> FnOnce(
-        &'a mut DataCall,
-        Head,
-        Body,
-    ) -> BoxFuture<'a, Result<Response, E2bError>>,
+    Serve:
+        for<'a> FnOnce(&'a mut DataCall, Head, Body) -> BoxFuture<'a, Result<Response, E2bError>>,
 {
     let (parts, body) = request.into_parts();
     let head = match Head::read(&parts.headers, shape) {
@@ -179,7 +181,13 @@ mod tests {
             let headers = [(AUTHORIZATION, value.parse().unwrap())].into_iter().collect();
             user_of(&headers).and_then(|user| check_user(user.as_deref()))
         };
-        for fine in ["Basic dXNlcjo=", "basic dXNlcjo=", "Basic Og==", "Bearer e2b_0", "Basic dXNlcjpzZWNyZXQ="] {
+        for fine in [
+            "Basic dXNlcjo=",
+            "basic dXNlcjo=",
+            "Basic Og==",
+            "Bearer e2b_0",
+            "Basic dXNlcjpzZWNyZXQ=",
+        ] {
             assert!(named(fine).is_ok(), "{fine}");
         }
         // root, a name that only begins like the user, no base64, and no UTF-8.

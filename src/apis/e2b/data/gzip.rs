@@ -12,7 +12,8 @@ const PIECE: usize = 1024;
 
 /// Compresses a message.
 pub(super) fn compressed(bytes: &[u8]) -> Vec<u8> {
-    let mut encoder = write::GzEncoder::new(Vec::with_capacity(bytes.len() / 2), Compression::fast());
+    let mut encoder =
+        write::GzEncoder::new(Vec::with_capacity(bytes.len() / 2), Compression::fast());
     // A vector takes everything.
     let _ = encoder.write_all(bytes);
     encoder.finish().unwrap_or_default()
@@ -113,7 +114,7 @@ mod tests {
 
     #[test]
     fn a_file_is_the_same_after_it_was_compressed_and_decompressed_in_pieces() {
-        let file: Vec<u8> = (0..300_000_u32).map(|at| (at * at >> 7) as u8).collect();
+        let file: Vec<u8> = (0..300_000_u32).map(|at| ((at * at) >> 7) as u8).collect();
         let mut compressing = Compressing::new();
         let mut sent: Vec<u8> = Vec::new();
         for piece in file.chunks(7_001) {

@@ -6,31 +6,18 @@
 
 mod call;
 mod connect;
-mod deadlines;
 mod files;
 mod filesystem;
 mod gzip;
 mod messages;
 mod process;
-mod watchers;
 
 use axum::Router;
 
-use self::deadlines::Deadlines;
-use self::watchers::Watchers;
 use super::E2b;
 use crate::apis::Apis;
 
-/// The parts of a sandbox that only requests to its processes and files need.
-#[derive(Default)]
-pub(super) struct OfSandbox {
-    deadlines: Deadlines,
-    watchers: Watchers,
-}
-
 /// The paths.
 pub(super) fn route(apis: &Apis, e2b: &E2b) -> Router {
-    process::route(apis, e2b)
-        .merge(filesystem::route(apis, e2b))
-        .merge(files::route(apis, e2b))
+    process::route(apis, e2b).merge(filesystem::route(apis, e2b)).merge(files::route(apis, e2b))
 }

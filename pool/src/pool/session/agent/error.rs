@@ -155,6 +155,8 @@ pub(super) enum Broken {
     NotAdmitted(AdmissionError),
     /// The session has ended.
     Ended(EndReason),
+    /// The session was paused.
+    Paused,
     /// There are too many.
     TooMany(TooMany),
     /// The call is too long: the bytes that it has, and those that it may have.
@@ -184,6 +186,7 @@ impl Broken {
             Self::Lost(loss) => return AgentError::Lost(loss),
             Self::NotAdmitted(error) => return SessionError::Admission(error).into(),
             Self::Ended(reason) => return SessionError::Ended(reason).into(),
+            Self::Paused => return SessionError::Paused.into(),
             Self::TooMany(what) => return what.into(),
             Self::TooLong(given, most) => return AgentError::TooLong { given, most },
             Self::Nonsense => return AgentError::Lost(AgentLoss::Protocol),

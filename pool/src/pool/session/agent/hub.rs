@@ -10,7 +10,7 @@ use isolator_runner::wire::{Kind, WireError};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::Instant;
 
-use super::call::Call;
+use super::call::{Call, Heard};
 use super::error::{AgentLoss, Broken, TooMany};
 use super::messages::{Calls, Open, Queued, State};
 use crate::lock::lock;
@@ -233,6 +233,20 @@ impl Hub {
     pub(crate) fn refuse(&self, error: &AdmissionError) {
         let mut calls = lock(&self.calls);
         calls.break_off(|state| state == State::New, &Broken::NotAdmitted(error.clone()));
+        self.tell(&calls);
+    }
+
+    /// Ends all calls, because the session is paused. Its processes and later calls go on after that.
+    pub(crate) fn pause(&self) {
+        let mut calls = lock(&self.calls);
+        let open: Vec<u32> = calls.open.keys().copied().collect();
+        for number in open {
+            if let Some(call) = calls.open.get(&number) {
+                // The caller may have gone away.
+                let _ = call.heard.send(Heard::Broken(Broken::Paused));
+            }
+            calls.cancel(number);
+        }
         self.tell(&calls);
     }
 

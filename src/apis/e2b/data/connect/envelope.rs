@@ -69,7 +69,8 @@ impl Envelopes {
             self.has_ended = true;
             None
         } else {
-            let encoding = if flags & COMPRESSED != 0 { Encoding::Gzip } else { Encoding::Identity };
+            let encoding =
+                if flags & COMPRESSED != 0 { Encoding::Gzip } else { Encoding::Identity };
             Some(parse(message, encoding)?)
         };
         self.buffer.drain(..PREFIX + length as usize);
@@ -80,13 +81,20 @@ impl Envelopes {
     ///
     /// # Errors
     ///
-    /// When that was in the middle of a message.
+    /// When that was in the middle of a message, or after the one that ends the stream.
     pub(in super::super) fn finish(&self) -> Result<(), ProtocolError> {
+        if self.has_ended && !self.buffer.is_empty() {
+            return Err(ProtocolError::SecondMessage);
+        }
         let Some((&[_, a, b, c, d], rest)) = self.buffer.split_first_chunk::<PREFIX>() else {
             let received = self.buffer.len();
             let is_whole = received == 0;
             let announced = PREFIX as u64;
-            return if is_whole { Ok(()) } else { Err(ProtocolError::Truncated { received, announced }) };
+            return if is_whole {
+                Ok(())
+            } else {
+                Err(ProtocolError::Truncated { received, announced })
+            };
         };
         let announced = u32::from_be_bytes([a, b, c, d]).into();
         Err(ProtocolError::Truncated { received: rest.len(), announced })

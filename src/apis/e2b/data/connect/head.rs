@@ -149,7 +149,10 @@ mod tests {
 
     fn headers(given: &[(&str, &str)]) -> HeaderMap {
         let pair = |(name, value): &(&str, &str)| {
-            (HeaderName::from_bytes(name.as_bytes()).unwrap(), HeaderValue::from_str(value).unwrap())
+            (
+                HeaderName::from_bytes(name.as_bytes()).unwrap(),
+                HeaderValue::from_str(value).unwrap(),
+            )
         };
         given.iter().map(pair).collect()
     }
@@ -192,7 +195,8 @@ mod tests {
             assert!(Head::read(&headers(&given), shape).is_err(), "{given:?}");
         }
         // For streams, the encoding of the whole body is not that of messages.
-        let read = Head::read(&headers(&[STREAM, ("connect-content-encoding", "gzip")]), Shape::Stream);
+        let read =
+            Head::read(&headers(&[STREAM, ("connect-content-encoding", "gzip")]), Shape::Stream);
         assert_eq!(read.unwrap().encoding, Encoding::Gzip);
     }
 

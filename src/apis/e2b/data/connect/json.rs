@@ -30,7 +30,10 @@ impl<'de> Deserialize<'de> for Base64 {
             fn visit_str<E: Error>(self, text: &str) -> Result<Base64, E> {
                 let is_url_safe = text.bytes().any(|it| it == b'-' || it == b'_');
                 let engine = if is_url_safe { &URL_SAFE } else { &STANDARD };
-                engine.decode(text).map(Base64).map_err(|error| E::custom(format_args!("bytes in base64: {error}")))
+                engine
+                    .decode(text)
+                    .map(Base64)
+                    .map_err(|error| E::custom(format_args!("bytes in base64: {error}")))
             }
         }
         deserializer.deserialize_str(Text)
@@ -93,7 +96,9 @@ mod tests {
             assert_eq!(read.0, [0xfb, 0xff], "{text}");
         }
         assert_eq!(serde_json::from_str::<Base64>("\"\"").unwrap().0, b"");
-        for wrong in ["\"a\"", "\"+_8=\"", "\"a b=\"", "\"=\"", "1", "[1]", "\"YQ==YQ==\"", "\"YR==\""] {
+        for wrong in
+            ["\"a\"", "\"+_8=\"", "\"a b=\"", "\"=\"", "1", "[1]", "\"YQ==YQ==\"", "\"YR==\""]
+        {
             assert!(serde_json::from_str::<Base64>(wrong).is_err(), "{wrong}");
         }
         let mut text = String::from(">");
@@ -103,7 +108,9 @@ mod tests {
 
     #[test]
     fn numbers_are_read_as_numbers_and_texts() {
-        for (text, number) in [("7", 7), ("\"7\"", 7), ("7.0", 7), ("7e0", 7), ("4294967295", u32::MAX)] {
+        for (text, number) in
+            [("7", 7), ("\"7\"", 7), ("7.0", 7), ("7e0", 7), ("4294967295", u32::MAX)]
+        {
             assert_eq!(serde_json::from_str::<Number>(text).unwrap().0, number, "{text}");
         }
         for wrong in ["-1", "1.5", "4294967296", "\"x\"", "\"\"", "true", "1e99", "{}"] {

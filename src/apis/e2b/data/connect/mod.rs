@@ -27,9 +27,13 @@ pub(super) enum ProtocolError {
     Encoding { header: &'static str, value: String },
     #[error("the message is not valid JSON for this method: {0}")]
     Json(#[from] serde_json::Error),
-    #[error("a message has {length} bytes, and can have {MAX_MESSAGE}: send it in several messages")]
+    #[error(
+        "a message has {length} bytes, and can have {MAX_MESSAGE}: send it in several messages"
+    )]
     TooLarge { length: u64 },
-    #[error("the envelope of a message has the flags {0:#04x}: only 0x01 (compressed) and 0x02 (end of stream) are known")]
+    #[error(
+        "the envelope of a message has the flags {0:#04x}: only 0x01 (compressed) and 0x02 (end of stream) are known"
+    )]
     Flags(u8),
     #[error("a message is marked as compressed, but the request has no Connect-Content-Encoding")]
     NotEncoded,

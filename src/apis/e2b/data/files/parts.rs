@@ -221,8 +221,9 @@ mod tests {
 
     #[tokio::test]
     async fn files_of_a_form_are_the_same_however_their_bytes_arrive() {
-        let large: Vec<u8> = (0..50_000_u32).map(|at| (at * at >> 5) as u8).collect();
-        let sent = [("a/b c.txt", &b"one"[..]), ("é.bin", &large), ("empty", b""), ("dash", b"\r\n--cu")];
+        let large: Vec<u8> = (0..50_000_u32).map(|at| ((at * at) >> 5) as u8).collect();
+        let sent =
+            [("a/b c.txt", &b"one"[..]), ("é.bin", &large), ("empty", b""), ("dash", b"\r\n--cu")];
         let expected = sent.map(|(name, content)| (name.to_owned(), content.to_vec()));
         let form = form(&sent);
         for size in [1, 7, 1000, 100_000] {
@@ -233,10 +234,13 @@ mod tests {
     #[tokio::test]
     async fn forms_that_are_none_are_refused() {
         let whole = form(&[("a", b"content")]);
-        for wrong in [&b""[..], b"no form", &whole[..40], &whole[..whole.len() - 12], b"--cut\r\nx\r\n\r\n"] {
+        for wrong in
+            [&b""[..], b"no form", &whole[..40], &whole[..whole.len() - 12], b"--cut\r\nx\r\n\r\n"]
+        {
             assert!(files(wrong, 10).await.is_err(), "{wrong:?}");
         }
-        let endless = [&b"--cut\r\nContent-Disposition: "[..], &vec![b'x'; MAX_HEADERS + 1000]].concat();
+        let endless =
+            [&b"--cut\r\nContent-Disposition: "[..], &vec![b'x'; MAX_HEADERS + 1000]].concat();
         let error = of_form(files(&endless, 10_000).await.unwrap_err());
         assert!(error.message().contains("no end of its headers"), "{error}");
     }
@@ -266,7 +270,10 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_body_that_stops_is_not_waited_for() {
-        let mut pieces = Pieces::new(Body::from_stream(futures_util::stream::pending::<io::Result<Bytes>>()), Encoding::Identity);
+        let mut pieces = Pieces::new(
+            Body::from_stream(futures_util::stream::pending::<io::Result<Bytes>>()),
+            Encoding::Identity,
+        );
         assert!(matches!(pieces.next().await, Some(Err(UploadError::Silent))));
     }
 }

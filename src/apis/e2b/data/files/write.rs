@@ -69,9 +69,9 @@ fn kind(headers: &HeaderMap) -> Result<Kind, E2bError> {
     let given = given.unwrap_or_default();
     let essence = given.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     match essence.as_str() {
-        "multipart/form-data" => multer::parse_boundary(&given).map(Kind::Form).map_err(|error| {
-            E2bError::invalid("Content-Type", error.to_string()).caused_by(error)
-        }),
+        "multipart/form-data" => multer::parse_boundary(&given)
+            .map(Kind::Form)
+            .map_err(|error| E2bError::invalid("Content-Type", error.to_string()).caused_by(error)),
         "application/octet-stream" => Ok(Kind::File),
         _ => Err(E2bError::invalid(
             "Content-Type",

@@ -45,7 +45,10 @@ static METHODS: [(Method, Operation); 9] = [
     (Method::Remove, called("/filesystem.Filesystem/Remove", "e2b.remove_file")),
     (Method::WatchDir, called("/filesystem.Filesystem/WatchDir", "e2b.watch")),
     (Method::CreateWatcher, called("/filesystem.Filesystem/CreateWatcher", "e2b.create_watcher")),
-    (Method::GetWatcherEvents, called("/filesystem.Filesystem/GetWatcherEvents", "e2b.get_changes")),
+    (
+        Method::GetWatcherEvents,
+        called("/filesystem.Filesystem/GetWatcherEvents", "e2b.get_changes"),
+    ),
     (Method::RemoveWatcher, called("/filesystem.Filesystem/RemoveWatcher", "e2b.remove_watcher")),
 ];
 

@@ -12,10 +12,10 @@ use crate::apis::e2b::data::connect::answer;
 use crate::apis::e2b::data::connect::head::Head;
 use crate::apis::e2b::data::messages::Empty;
 use crate::apis::e2b::data::messages::filesystem::{
-    self, CreateWatcherResponse, OfWatcher, WatchRequest, WatcherEvents,
+    self, CreateWatcherResponse, FilesystemEvent, OfWatcher, WatchRequest, WatcherEvents,
 };
-use crate::apis::e2b::data::watchers::Watching;
 use crate::apis::e2b::error::{E2bError, ErrorKind};
+use crate::apis::e2b::watchers::Watching;
 use crate::sessions::InUse;
 
 /// A stream of changes.
@@ -67,7 +67,10 @@ impl Changes {
             }
         };
         Some(match changed {
-            Ok(event) => answer::envelope(self.head.accepted, &filesystem::changed(&event)),
+            Ok(change) => {
+                let event = FilesystemEvent::new(change, self.watching.root());
+                answer::envelope(self.head.accepted, &filesystem::changed(&event))
+            }
             Err(error) => {
                 self.has_ended = true;
                 answer::last(Some(&error))
@@ -86,7 +89,7 @@ pub(super) async fn create(
     let session = call.sandbox.session()?;
     let watching = Watching::begin(&session.session, watched).await?;
     let pools = call.now.calls.pools();
-    let watcher_id = call.sandbox.data.watchers.add(watching, &session.shared(), pools)?;
+    let watcher_id = call.sandbox.watchers.add(watching, &session.shared(), pools)?;
     Ok(answer::message(&head, &CreateWatcherResponse { watcher_id }))
 }
 
@@ -98,8 +101,10 @@ pub(super) async fn changes(
 ) -> Result<Response, E2bError> {
     let id = call.message::<OfWatcher>(&head, body).await?.into_id()?;
     let session = call.sandbox.session()?;
-    let watcher = call.sandbox.data.watchers.find(&id).ok_or_else(|| no_watcher(&id))?;
-    let events = watcher.lock().await.since_last(&session.session).await?;
+    let watcher = call.sandbox.watchers.find(&id).ok_or_else(|| no_watcher(&id))?;
+    let mut watching = watcher.lock().await;
+    let changes = watching.since_last(&session.session).await?.into_iter();
+    let events = changes.map(|change| FilesystemEvent::new(change, watching.root())).collect();
     Ok(answer::message(&head, &WatcherEvents { events }))
 }
 
@@ -110,7 +115,7 @@ pub(super) async fn remove(
     body: Body,
 ) -> Result<Response, E2bError> {
     let id = call.message::<OfWatcher>(&head, body).await?.into_id()?;
-    match call.sandbox.data.watchers.remove(&id) {
+    match call.sandbox.watchers.remove(&id) {
         true => Ok(answer::message(&head, &Empty {})),
         false => Err(no_watcher(&id)),
     }

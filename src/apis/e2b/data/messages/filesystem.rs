@@ -2,12 +2,13 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
-use isolator_pool::pool::session::agent::{Entry, EntryKind, LeadsTo, WatchEvent, WatchKind};
+use isolator_pool::pool::session::agent::{Entry, EntryKind, LeadsTo, WatchKind};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::InvalidField;
 use crate::apis::e2b::data::connect::json::Number;
+use crate::apis::e2b::watchers::{Change, Watched};
 
 /// Deepest listing that a client can ask for.
 const MAX_DEPTH: u32 = 32;
@@ -55,21 +56,15 @@ pub(in super::super) struct OfWatcher {
     watcher_id: Option<String>,
 }
 
-/// A watch that a client asks for.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(in super::super) struct Watched {
-    pub path: String,
-    pub is_recursive: bool,
-    /// Whether events have the entry that has changed.
-    pub has_entries: bool,
-}
-
 /// The path for the agent: relative to the user's home, which clients also call `~`.
 ///
 /// # Errors
 ///
 /// When no file system has such a path, or it is that of another user's home.
-pub(in super::super) fn path(path: Option<String>, field: &'static str) -> Result<String, InvalidField> {
+pub(in super::super) fn path(
+    path: Option<String>,
+    field: &'static str,
+) -> Result<String, InvalidField> {
     let path = path.unwrap_or_default();
     if path.contains('\0') {
         return Err(InvalidField::new(field, "can't contain a zero byte"));
@@ -101,7 +96,10 @@ impl ListDirRequest {
     pub(in super::super) fn into_listing(self) -> Result<(String, u32), InvalidField> {
         let depth = self.depth.unwrap_or_default().0.max(1);
         if depth > MAX_DEPTH {
-            return Err(InvalidField::new("depth", "can be at most 32: list the folders below one by one"));
+            return Err(InvalidField::new(
+                "depth",
+                "can be at most 32: list the folders below one by one",
+            ));
         }
         Ok((path(self.path, "path")?, depth))
     }
@@ -198,7 +196,7 @@ impl From<Entry> for EntryInfo {
             EntryKind::Link { leads_to: Some(LeadsTo::Other), .. } | EntryKind::Other => NO_TYPE,
         };
         let symlink_target = match entry.kind {
-            EntryKind::Link { target, .. } => Some(target),
+            EntryKind::Link { target, .. } => Some(from_root(&entry.path, &target)),
             _ => None,
         };
         Self {
@@ -216,6 +214,24 @@ impl From<Entry> for EntryInfo {
             is_symlink,
         }
     }
+}
+
+/// The target of a link as a path from the root, which clients expect. It is not looked up, so it may lead through further links.
+fn from_root(link: &str, target: &str) -> String {
+    let folder = link.rsplit_once('/').map_or("", |(folder, _)| folder);
+    let parts = match target.starts_with('/') {
+        true => target.to_owned(),
+        false => format!("{folder}/{target}"),
+    };
+    let mut path: Vec<&str> = Vec::new();
+    for part in parts.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => drop(path.pop()),
+            name => path.push(name),
+        }
+    }
+    format!("/{}", path.join("/"))
 }
 
 /// Permissions as clients show them: a link has an `L`, unlike in `ls`.
@@ -238,7 +254,8 @@ fn timestamp((seconds, nanoseconds): (i64, u32)) -> String {
 
 impl FilesystemEvent {
     /// A change below the path `root`. Clients want the name from there.
-    pub(in super::super) fn new(event: &WatchEvent, root: &str, entry: Option<Entry>) -> Self {
+    pub(in super::super) fn new(change: Change, root: &str) -> Self {
+        let Change { event, entry } = change;
         let r#type = match event.kind {
             WatchKind::Create => "EVENT_TYPE_CREATE",
             WatchKind::Write => "EVENT_TYPE_WRITE",
@@ -269,6 +286,8 @@ pub(in super::super) fn changed(event: &FilesystemEvent) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use isolator_pool::pool::session::agent::WatchEvent;
+
     use super::*;
 
     #[test]
@@ -318,8 +337,22 @@ mod tests {
             (None, "FILE_TYPE_SYMLINK"),
         ] {
             let link = entry(EntryKind::Link { target: "b".to_owned(), leads_to }, 0o777);
-            assert_eq!((&link["type"], &link["symlinkTarget"]), (&json!(expected), &json!("b")));
+            let target = json!("/home/user/b");
+            assert_eq!((&link["type"], &link["symlinkTarget"]), (&json!(expected), &target));
             assert_eq!(link["isSymlink"], true);
+        }
+    }
+
+    #[test]
+    fn targets_of_links_begin_at_the_root() {
+        for (target, expected) in [
+            ("b", "/home/user/b"),
+            ("../b/./c", "/home/b/c"),
+            ("../../../../b", "/b"),
+            ("/etc//x/", "/etc/x"),
+            ("", "/home/user"),
+        ] {
+            assert_eq!(from_root("/home/user/a", target), expected, "{target}");
         }
     }
 
@@ -333,7 +366,7 @@ mod tests {
     fn names_of_changes_begin_below_the_watched_path() {
         let named = |path: &str| {
             let event = WatchEvent { kind: WatchKind::Write, path: path.to_owned() };
-            FilesystemEvent::new(&event, "/home/user/a", None).name
+            FilesystemEvent::new(Change { event, entry: None }, "/home/user/a").name
         };
         assert_eq!(named("/home/user/a/b/c"), "b/c");
         assert_eq!(named("/home/user/a"), "");
@@ -343,12 +376,20 @@ mod tests {
     #[test]
     fn requests_are_read_in_each_spelling() {
         for text in [r#"{"watcherId": "w"}"#, r#"{"watcher_id": "w"}"#] {
-            assert_eq!(serde_json::from_str::<OfWatcher>(text).unwrap().into_id().as_deref(), Ok("w"));
+            assert_eq!(
+                serde_json::from_str::<OfWatcher>(text).unwrap().into_id().as_deref(),
+                Ok("w")
+            );
         }
-        let watch = r#"{"path": "a", "recursive": true, "includeEntry": true, "allowNetworkMounts": true}"#;
+        let watch =
+            r#"{"path": "a", "recursive": true, "includeEntry": true, "allowNetworkMounts": true}"#;
         let watched = serde_json::from_str::<WatchRequest>(watch).unwrap().into_watched().unwrap();
-        assert_eq!(watched, Watched { path: "a".to_owned(), is_recursive: true, has_entries: true });
-        let depth = |text: &str| serde_json::from_str::<ListDirRequest>(text).unwrap().into_listing();
+        assert_eq!(
+            watched,
+            Watched { path: "a".to_owned(), is_recursive: true, has_entries: true }
+        );
+        let depth =
+            |text: &str| serde_json::from_str::<ListDirRequest>(text).unwrap().into_listing();
         assert_eq!(depth("{}"), Ok((".".to_owned(), 1)));
         assert_eq!(depth(r#"{"path": "/", "depth": 3}"#), Ok(("/".to_owned(), 3)));
         assert!(depth(r#"{"depth": 33}"#).is_err());

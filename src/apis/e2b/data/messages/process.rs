@@ -120,7 +120,8 @@ impl StartRequest {
     ) -> Result<StartProcess, InvalidField> {
         let ProcessConfig { cmd, args, envs, cwd } = self.process.unwrap_or_default();
         let cmd = cmd.filter(|cmd| !cmd.is_empty());
-        let cmd = cmd.ok_or(InvalidField::new("process.cmd", "is required: the program to start"))?;
+        let cmd =
+            cmd.ok_or(InvalidField::new("process.cmd", "is required: the program to start"))?;
         let mut argv = vec![cmd];
         argv.extend(args.unwrap_or_default());
         if argv.iter().any(|argument| argument.contains('\0')) {
@@ -154,8 +155,8 @@ impl Pty {
             u16::try_from(number).ok().filter(|number| *number > 0)
         };
         let size = self.size.and_then(|size| Some((side(size.rows)?, side(size.cols)?)));
-        let (rows, columns) = size
-            .ok_or(InvalidField::new("pty.size", "needs rows and cols, each from 1 to 65535"))?;
+        let (rows, columns) =
+            size.ok_or(InvalidField::new("pty.size", "needs rows and cols, each from 1 to 65535"))?;
         Ok(TerminalSize { rows, columns })
     }
 }
@@ -258,7 +259,11 @@ impl ListResponse {
             let ProcessInfo { pid, argv, env: envs, cwd, tag, .. } = process;
             let mut argv = argv.into_iter();
             let cmd = argv.next().unwrap_or_default();
-            ListedProcess { config: ListedConfig { cmd, args: argv.collect(), envs, cwd }, pid, tag }
+            ListedProcess {
+                config: ListedConfig { cmd, args: argv.collect(), envs, cwd },
+                pid,
+                tag,
+            }
         };
         Self { processes: processes.into_iter().map(listed).collect() }
     }
@@ -349,7 +354,8 @@ mod tests {
             "stdin": false,
             "something": "new",
         }));
-        let env = BTreeMap::from([("A".to_owned(), "1".to_owned()), ("B".to_owned(), "3".to_owned())]);
+        let env =
+            BTreeMap::from([("A".to_owned(), "1".to_owned()), ("B".to_owned(), "3".to_owned())]);
         let start = request.into_process(&env).unwrap();
         assert_eq!(start.argv, ["/bin/bash", "-l", "-c", "echo"]);
         assert_eq!((start.env["A"].as_str(), start.env["B"].as_str()), ("2", "3"));
@@ -376,12 +382,17 @@ mod tests {
             (json!({"process": {"cmd": "a", "envs": {"A": "\0"}}}), "process.envs"),
             (json!({"process": {"cmd": "a"}, "pty": {}}), "pty.size"),
             (json!({"process": {"cmd": "a"}, "pty": {"size": {"rows": 0, "cols": 1}}}), "pty.size"),
-            (json!({"process": {"cmd": "a"}, "pty": {"size": {"rows": 1, "cols": 65536}}}), "pty.size"),
+            (
+                json!({"process": {"cmd": "a"}, "pty": {"size": {"rows": 1, "cols": 65536}}}),
+                "pty.size",
+            ),
         ] {
             let refused = read::<StartRequest>(request.clone()).into_process(&BTreeMap::new());
             assert!(refused.unwrap_err().to_string().starts_with(field), "{request}");
         }
-        for wrong in [json!({"process": 1}), json!({"process": {"args": "a"}}), json!({"stdin": "yes"})] {
+        for wrong in
+            [json!({"process": 1}), json!({"process": {"args": "a"}}), json!({"stdin": "yes"})]
+        {
             assert!(serde_json::from_value::<StartRequest>(wrong.clone()).is_err(), "{wrong}");
         }
     }
@@ -392,7 +403,13 @@ mod tests {
         assert_eq!(of(json!({"pid": 7})), Ok(Selected::Pid(7)));
         assert_eq!(of(json!({"pid": "7"})), Ok(Selected::Pid(7)));
         assert_eq!(of(json!({"tag": "a"})), Ok(Selected::Tag("a".to_owned())));
-        for wrong in [json!({}), json!(null), json!({"pid": 0}), json!({"tag": ""}), json!({"pid": 1, "tag": "a"})] {
+        for wrong in [
+            json!({}),
+            json!(null),
+            json!({"pid": 0}),
+            json!({"tag": ""}),
+            json!({"pid": 1, "tag": "a"}),
+        ] {
             assert!(of(wrong.clone()).is_err(), "{wrong}");
         }
     }
@@ -401,15 +418,22 @@ mod tests {
     fn input_and_signals_are_read() {
         let process = json!({"pid": 7});
         let input = |value| {
-            read::<SendInputRequest>(json!({"process": process.clone(), "input": value})).into_input()
+            read::<SendInputRequest>(json!({"process": process.clone(), "input": value}))
+                .into_input()
         };
         assert_eq!(input(json!({"stdin": "aGk="})).unwrap().1, b"hi");
         assert_eq!(input(json!({"pty": ""})).unwrap().1, b"");
         assert!(input(json!({})).is_err() && input(json!({"stdin": "", "pty": ""})).is_err());
         let signal = |value| {
-            read::<SendSignalRequest>(json!({"process": process.clone(), "signal": value})).into_signal()
+            read::<SendSignalRequest>(json!({"process": process.clone(), "signal": value}))
+                .into_signal()
         };
-        for (value, number) in [(json!("SIGNAL_SIGKILL"), 9), (json!(9), 9), (json!("SIGNAL_SIGTERM"), 15), (json!(15), 15)] {
+        for (value, number) in [
+            (json!("SIGNAL_SIGKILL"), 9),
+            (json!(9), 9),
+            (json!("SIGNAL_SIGTERM"), 15),
+            (json!(15), 15),
+        ] {
             assert_eq!(signal(value).unwrap().1, number);
         }
         for wrong in [json!(null), json!(0), json!(19), json!("SIGNAL_UNSPECIFIED"), json!("9")] {
@@ -417,7 +441,10 @@ mod tests {
         }
         let part = |value| read::<StreamInputRequest>(value).into_part();
         assert_eq!(part(json!({"keepalive": {}})), Ok(InputPart::KeepAlive));
-        assert_eq!(part(json!({"start": {"process": {"pid": 3}}})), Ok(InputPart::Start(Selected::Pid(3))));
+        assert_eq!(
+            part(json!({"start": {"process": {"pid": 3}}})),
+            Ok(InputPart::Start(Selected::Pid(3)))
+        );
         let data = json!({"data": {"input": {"stdin": "aGk="}}});
         assert_eq!(part(data), Ok(InputPart::Data(b"hi".to_vec())));
         assert!(part(json!({})).is_err() && part(json!({"start": {}, "keepalive": {}})).is_err());

@@ -68,11 +68,7 @@ async fn take_all(
 }
 
 /// Takes one part of the stream. A session is in use only while it does something for the client.
-async fn take(
-    call: &DataCall,
-    part: InputPart,
-    process: &mut Option<u32>,
-) -> Result<(), E2bError> {
+async fn take(call: &DataCall, part: InputPart, process: &mut Option<u32>) -> Result<(), E2bError> {
     match (part, *process) {
         (InputPart::KeepAlive, _) => Ok(()),
         (InputPart::Start(selected), None) => {

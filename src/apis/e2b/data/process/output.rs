@@ -55,7 +55,7 @@ pub(super) async fn started(
     let mut note = call.begin(&START)?;
     let started = call.now.calls.start_process(&session, start, &mut note).await;
     let attached = started.map_err(E2bError::of_call).map_err(of_start)?;
-    let deadlines = &call.sandbox.data.deadlines;
+    let deadlines = &call.sandbox.deadlines;
     let pools = call.now.calls.pools();
     deadlines.started(&session.shared(), attached.pid(), head.timeout, pools).await;
     let deadline = head.timeout.map(|timeout| asked + timeout);
@@ -148,7 +148,7 @@ impl Output {
             Some(ProcessEvent::Stderr(bytes)) => (OutputKind::Stderr, bytes),
             Some(ProcessEvent::Terminal(bytes)) => (OutputKind::Terminal, bytes),
             Some(ProcessEvent::Ended(end)) => {
-                self.sandbox.data.deadlines.ended(self.attached.pid());
+                self.sandbox.deadlines.ended(self.attached.pid());
                 if let Some(mut note) = self.note.take() {
                     note.process_ended(end.end, self.printed);
                 }
@@ -158,7 +158,11 @@ impl Output {
             }
             Some(ProcessEvent::Lost(error)) => return Some(self.end(&E2bError::of_agent(error))),
             // The end comes before this.
-            None => return Some(self.end(&E2bError::new(ErrorKind::Internal, "the process has no end"))),
+            None => {
+                return Some(
+                    self.end(&E2bError::new(ErrorKind::Internal, "the process has no end")),
+                );
+            }
         };
         self.printed[usize::from(matches!(kind, OutputKind::Stderr))] += bytes.len() as u64;
         Some(answer::envelope(self.head.accepted, &process::output(kind, &bytes)))

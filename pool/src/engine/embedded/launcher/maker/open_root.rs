@@ -64,6 +64,9 @@ const SH: &CStr = c"bin/sh";
 /// Bytes of an image's list of users or groups that are kept. No system has a longer one.
 const LONGEST_LIST: u64 = 256 << 10;
 
+/// The kernel's number for an owner who is no user of the launcher's namespace. In a sandbox it would be a user.
+const UNMAPPED: u32 = 65_534;
+
 /// Every user may add files, and only an owner may remove or rename them.
 const OPEN: Mode = Mode::RWXU.union(Mode::RWXG).union(Mode::RWXO).union(Mode::SVTX);
 
@@ -113,7 +116,8 @@ pub(super) fn fill(
 fn open_folder(upper: &OwnedFd, of_image: &OwnedFd, path: &CStr, user: Uid) -> Result<(), Errno> {
     let found = fstat(of_image)?;
     let of_image = (Uid::from_raw(found.st_uid), Gid::from_raw(found.st_gid));
-    let (uid, gid) = if of_image.0 == user { (Uid::ROOT, Gid::ROOT) } else { of_image };
+    let is_taken = of_image.0 == user || of_image.0.as_raw() == UNMAPPED;
+    let (uid, gid) = if is_taken { (Uid::ROOT, Gid::ROOT) } else { of_image };
     chownat(upper, path, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
     chmodat(upper, path, OPEN, AtFlags::empty())
 }

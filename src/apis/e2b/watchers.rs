@@ -10,11 +10,10 @@ use futures_util::FutureExt as _;
 use isolator_pool::lock::lock;
 use isolator_pool::pool::pools::Pools;
 use isolator_pool::pool::session::Session;
-use isolator_pool::pool::session::agent::{AgentError, WatchEvent, Watcher};
+use isolator_pool::pool::session::agent::{AgentError, Entry, WatchEvent, Watcher};
 use tokio::time::Instant;
 
-use super::messages::filesystem::{FilesystemEvent, Watched};
-use crate::apis::e2b::error::{E2bError, ErrorKind};
+use super::error::{E2bError, ErrorKind};
 use crate::hex::hex;
 use crate::sessions::OpenSession;
 
@@ -30,6 +29,23 @@ const FURTHER: Duration = Duration::from_millis(20);
 
 /// Random bytes in the name of a watcher.
 const ID_BYTES: usize = 8;
+
+/// A watch that a client asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Watched {
+    pub path: String,
+    pub is_recursive: bool,
+    /// Whether changes come with the entry that has changed.
+    pub has_entries: bool,
+}
+
+/// A change below a folder that is watched.
+#[derive(Debug)]
+pub(super) struct Change {
+    pub event: WatchEvent,
+    /// The entry, if it is asked for and is still there.
+    pub entry: Option<Entry>,
+}
 
 /// A watch of a folder.
 #[derive(Debug)]
@@ -66,12 +82,17 @@ impl Watching {
         Ok(Self { watcher, root, has_entries, used: Instant::now() })
     }
 
+    /// The path of the folder from the root.
+    pub(super) fn root(&self) -> &str {
+        &self.root
+    }
+
     /// The next change.
     ///
     /// # Errors
     ///
     /// When no more come.
-    pub(super) async fn next(&mut self, session: &Session) -> Result<FilesystemEvent, E2bError> {
+    pub(super) async fn next(&mut self, session: &Session) -> Result<Change, E2bError> {
         let event = self.watcher.next().await;
         self.described(event, session).await
     }
@@ -81,10 +102,7 @@ impl Watching {
     /// # Errors
     ///
     /// When some of them are lost.
-    pub(super) async fn since_last(
-        &mut self,
-        session: &Session,
-    ) -> Result<Vec<FilesystemEvent>, E2bError> {
+    pub(super) async fn since_last(&mut self, session: &Session) -> Result<Vec<Change>, E2bError> {
         let mut events = Vec::new();
         let mut patience = FIRST;
         while events.len() < MAX_CHANGES {
@@ -107,7 +125,7 @@ impl Watching {
         &self,
         event: Option<Result<WatchEvent, AgentError>>,
         session: &Session,
-    ) -> Result<FilesystemEvent, E2bError> {
+    ) -> Result<Change, E2bError> {
         let ended = || E2bError::new(ErrorKind::Conflict, "the watch has ended: watch again");
         let event = event.ok_or_else(ended)?.map_err(E2bError::of_agent)?;
         let entry = match self.has_entries {
@@ -115,7 +133,7 @@ impl Watching {
             true => session.stat(&event.path).await.ok(),
             false => None,
         };
-        Ok(FilesystemEvent::new(&event, &self.root, entry))
+        Ok(Change { event, entry })
     }
 }
 

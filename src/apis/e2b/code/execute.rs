@@ -1,0 +1,312 @@
+//! `/execute`: runs a cell, and streams what it prints and shows.
+//!
+//! A task runs the cell. If the client goes away, the cell is interrupted; if it does not end then, it is killed.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::extract::{Request, State};
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse as _, Response};
+use isolator_pool::lock::lock;
+use isolator_pool::pool::session::{CellEnd, CellOutcome, SessionError, ShownWatch};
+use isolator_pool::run::outcome::Status;
+use isolator_pool::run::output::{Stream, Watch};
+use tokio::sync::{Notify, oneshot};
+
+use super::lines::{self, Failure, Shown, Texts};
+use super::outbox::{End, Outbox};
+use super::{E2b, EXECUTE, Fields, of_call};
+use crate::apis::e2b::error::E2bError;
+use crate::audit::Note;
+use crate::calls::served::{Ran, RunEnd};
+use crate::calls::{Call, CallError, Calls, Job, Served, Serving};
+use crate::request::resolve::{ContextCell, StepJob, context_cell};
+use crate::result::cell;
+use crate::result::report::Report;
+use crate::sessions::InUse;
+use crate::sessions::contexts::Context;
+
+/// How long a cell may take to end when it was interrupted because its client is gone.
+const INTERRUPT_GRACE: Duration = Duration::from_secs(5);
+
+/// How long the head of the answer waits for an error that could be said by its status.
+const HEAD_AFTER: Duration = Duration::from_millis(500);
+
+/// How often a client that gets nothing else gets a sign of life. It also shows whether the client is still there.
+const KEEPALIVE_EVERY: Duration = Duration::from_secs(5);
+
+/// Bytes of a cell's line besides its text.
+const OVERHEAD: usize = 1024;
+
+/// Runs a cell.
+pub(super) async fn execute(
+    State(e2b): State<E2b>,
+    request: Request,
+) -> Result<Response, E2bError> {
+    let (head, body) = request.into_parts();
+    let (sandbox, mut caller) = e2b.let_in(&head)?;
+    let (mut fields, bytes) = Fields::receive(&mut caller, &head, body).await?;
+    let code = fields.text("code")?.ok_or_else(|| E2bError::invalid("code", "is required"))?;
+    let context_id = fields.text("context_id")?.filter(|id| !id.is_empty());
+    let language = fields.text("language")?.filter(|name| !name.is_empty());
+    if context_id.is_some() && language.is_some() {
+        let why = "can't be given together with context_id, which has a language";
+        return Err(E2bError::invalid("language", why));
+    }
+    let mut env = sandbox.env().clone();
+    env.extend(fields.texts("env_vars")?);
+    let now = e2b.now();
+    let session = sandbox.session()?;
+    let mut note = EXECUTE.begin(&now, &caller.client).map_err(E2bError::of_call)?;
+    note.place(&session.language.name, Some(&session.id));
+    note.code(Some(&code));
+    let found = match &context_id {
+        Some(id) => now.calls.context(&session, id),
+        None => now.calls.default_context(&session, language.as_deref().unwrap_or_default()).await,
+    };
+    let ready = match found {
+        Ok(context) => now.calls.ensure_open(&session, &context).await.map(|()| context),
+        Err(error) => Err(error),
+    };
+    let context = ready.map_err(|error| {
+        note.answered(error.status());
+        of_call(error)
+    })?;
+
+    let outbox = Outbox::new(now.calls.share(&caller.client));
+    outbox.prepare(lines::count(session.contexts.count_cell(context.number)));
+    let (early, failed) = oneshot::channel();
+    let run = Run {
+        now,
+        session,
+        context,
+        cell: Some(ContextCell { code, env, max_output: e2b.max_output() }),
+        bytes: bytes + OVERHEAD,
+        outbox: outbox.clone(),
+        early: Some(early),
+    };
+    let gone = caller.departure();
+    let pools = run.now.setup.pools.clone();
+    let body = outbox.clone().into_body();
+    pools.track(async move { run.run(note, gone).await });
+    tokio::select! {
+        biased;
+        Ok(error) = failed => return Err(error),
+        () = outbox.begun() => {}
+        () = tokio::time::sleep(HEAD_AFTER) => {}
+    }
+    let response = (StatusCode::OK, [(CONTENT_TYPE, "application/json")], body).into_response();
+    Ok(caller.answer(response))
+}
+
+/// A cell that runs.
+struct Run {
+    now: Serving,
+    session: InUse,
+    context: Context,
+    cell: Option<ContextCell>,
+    /// Size of the request.
+    bytes: usize,
+    outbox: Outbox,
+    /// Tells the head of the answer of an error before it.
+    early: Option<oneshot::Sender<E2bError>>,
+}
+
+/// What a cell has printed and shown so far.
+#[derive(Default)]
+struct SoFar {
+    stdout: Mutex<Texts>,
+    stderr: Mutex<Texts>,
+    /// Whether an exception was shown.
+    failed: AtomicBool,
+}
+
+impl SoFar {
+    fn of(&self, stream: Stream) -> &Mutex<Texts> {
+        match stream {
+            Stream::Stdout => &self.stdout,
+            Stream::Stderr => &self.stderr,
+        }
+    }
+}
+
+impl Run {
+    async fn run(mut self, mut note: Note, gone: impl Future<Output = ()>) {
+        let (so_far, interrupt) = (Arc::new(SoFar::default()), Arc::new(Notify::new()));
+        let call = Call {
+            client: self.session.client.clone(),
+            watch: Some(self.watch(&so_far)),
+            steps: None,
+        };
+        let (calls, session, context) =
+            (self.now.calls.clone(), self.session.another(), self.context.clone());
+        let Some(cell) = self.cell.take() else { return };
+        let (shown, interrupted) = (self.shown_watch(&so_far), Arc::clone(&interrupt));
+        let make = move |calls: &Calls, _: &mut Note| {
+            let mut job = job(calls, cell, &context, &session)?;
+            job.run.shown_watch = Some(shown);
+            job.run.interrupt = Some(interrupted);
+            Ok(Job::Step { session, job: Box::new(job), notes: Vec::new() })
+        };
+        let served = {
+            let mut served = std::pin::pin!(calls.serve_made(self.bytes, make, &call, &mut note));
+            let mut left = std::pin::pin!(async {
+                tokio::select! {
+                    () = self.outbox.abandoned() => {}
+                    () = gone => {}
+                }
+            });
+            let mut keepalive = tokio::time::interval(KEEPALIVE_EVERY);
+            keepalive.tick().await;
+            loop {
+                tokio::select! {
+                    biased;
+                    served = &mut served => break Some(served),
+                    () = &mut left => {
+                        interrupt.notify_one();
+                        break tokio::time::timeout(INTERRUPT_GRACE, &mut served).await.ok();
+                    }
+                    _ = keepalive.tick() => self.outbox.push(lines::keepalive()),
+                }
+            }
+        };
+        self.finish(served, &so_far);
+    }
+
+    /// Says how the cell has ended. `None` if it was killed because no one reads its lines.
+    fn finish(&mut self, served: Option<Result<Served, CallError>>, so_far: &SoFar) {
+        let mut last = Vec::new();
+        for stream in [Stream::Stdout, Stream::Stderr] {
+            let rest = lock(so_far.of(stream)).finish();
+            if !rest.is_empty() {
+                last.push(lines::printed(stream, &rest));
+            }
+        }
+        let has_failed = so_far.failed.load(Ordering::Relaxed);
+        let mut end = End::Complete;
+        match served {
+            Some(Ok(Served::Ran(ran))) => {
+                let failure = self.failure(&ran, &mut last);
+                last.extend(failure.filter(|_| !has_failed).map(|it| lines::error(&it)));
+            }
+            Some(Ok(_)) => {}
+            Some(Err(error)) => {
+                if matches!(error, CallError::SessionGone(_)) {
+                    end = End::Broken;
+                }
+                if matches!(error, CallError::Session(SessionError::NoKernel)) {
+                    self.session.contexts.set_open(self.context.number, false);
+                }
+                let error = of_call(error);
+                last.push(lines::error(&Failure {
+                    name: "NotRun".to_owned(),
+                    value: error.message().to_owned(),
+                    traceback: String::new(),
+                }));
+                // If the head is on its way, the line says it.
+                if let Some(early) = self.early.take() {
+                    let _ = early.send(error);
+                }
+            }
+            None => {}
+        }
+        if self.outbox.is_too_much() {
+            last.push(lines::error(&Failure {
+                name: "TooSlow".to_owned(),
+                value: "the cell was ended because its output was read too slowly: what was not read yet filled the memory \
+                        that the server has for this client (requests.maxInFlightMB)"
+                    .to_owned(),
+                traceback: String::new(),
+            }));
+        }
+        if end == End::Complete {
+            last.push(lines::end());
+        } else {
+            last.clear();
+        }
+        self.outbox.finish(last, end);
+    }
+
+    /// Why a cell has failed, if it has.
+    fn failure(&self, ran: &Ran, last: &mut Vec<axum::body::Bytes>) -> Option<Failure> {
+        let RunEnd::Step { cell: outcome, .. } = &ran.end else { return None };
+        if outcome.is_kernel_gone {
+            self.session.contexts.set_open(self.context.number, false);
+        }
+        if !outcome.background.is_empty() {
+            let text = String::from_utf8_lossy(&outcome.background);
+            last.push(lines::printed(Stream::Stdout, &text));
+        }
+        if outcome.shown_dropped > 0 {
+            let text = format!(
+                "{} results are missing, in one form or in all: they are too large or too many (results.filesMB)\n",
+                outcome.shown_dropped
+            );
+            last.push(lines::printed(Stream::Stderr, &text));
+        }
+        let name = name_of(outcome)?;
+        let (config, packages) = (self.now.calls.config(), self.now.calls.packages());
+        let context = ran.context(config, ran.caller(), Some(packages));
+        let mut report = Report::new(&outcome.outcome, &ran.unenforced, &context);
+        cell::complete(&mut report, outcome, Vec::new());
+        let mut value = report.message.unwrap_or_default();
+        if outcome.is_kernel_gone {
+            value.push_str(
+                "; the interpreter has ended with it, so the variables of its context are gone; the next cell starts a new one",
+            );
+        }
+        Some(Failure { name: name.to_owned(), value, traceback: String::new() })
+    }
+
+    fn watch(&self, so_far: &Arc<SoFar>) -> Watch {
+        let (outbox, so_far) = (self.outbox.clone(), Arc::clone(so_far));
+        Watch::new(move |stream, bytes| {
+            let text = lock(so_far.of(stream)).take(bytes);
+            if !text.is_empty() {
+                outbox.push(lines::printed(stream, &text));
+            }
+        })
+    }
+
+    fn shown_watch(&self, so_far: &Arc<SoFar>) -> ShownWatch {
+        let (outbox, so_far) = (self.outbox.clone(), Arc::clone(so_far));
+        ShownWatch::new(move |thing| match lines::shown(thing) {
+            Shown::Result(line) => outbox.push(line),
+            Shown::Error(failure) => {
+                let before = so_far.failed.swap(true, Ordering::Relaxed);
+                if !before {
+                    outbox.push(lines::error(&failure));
+                }
+            }
+        })
+    }
+}
+
+fn job(
+    calls: &Calls,
+    cell: ContextCell,
+    context: &Context,
+    session: &InUse,
+) -> Result<StepJob, CallError> {
+    let (config, resources) = (calls.config(), session.resources);
+    let policies = session.policies(config);
+    Ok(context_cell(cell, context, &session.language, resources, policies, config)?)
+}
+
+/// The name of the error of a cell that has failed without an exception.
+fn name_of(cell: &CellOutcome) -> Option<&'static str> {
+    Some(match (cell.outcome.status, cell.end) {
+        (Status::Success, _) => return None,
+        (Status::Timeout, _) => "Timeout",
+        (Status::OutOfMemory, _) => "OutOfMemory",
+        (Status::OutputLimit, _) => "OutputLimit",
+        (Status::Killed, _) => "Killed",
+        (Status::Error, Some(CellEnd::Interrupted)) => "Interrupted",
+        (Status::Error, Some(CellEnd::Exited)) | (Status::Error, None) => "Exit",
+        (Status::Error, Some(CellEnd::Died | CellEnd::NotBegun)) => "InterpreterEnded",
+        (Status::Error, Some(CellEnd::Ended | CellEnd::Raised)) => "Error",
+    })
+}

@@ -1,0 +1,472 @@
+//! Programs of the APIs for computing rewards: each request is a job with a sandbox of its own, and its client compares all that
+//! the program prints, so nothing of that is cut.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::StatusCode;
+use axum::http::header::RETRY_AFTER;
+use axum::http::request::Parts;
+use axum::response::Response;
+use isolator_pool::error_chain::error_chain;
+use isolator_pool::pool::CheckoutError;
+use isolator_pool::pool::admission::{AdmissionError, Client};
+use isolator_pool::pool::pools::ExecuteError;
+use isolator_pool::pool::session::SessionError;
+use isolator_pool::run::RunError;
+use isolator_pool::run::outcome::{ChangedFile, Status};
+use isolator_pool::run::output::Watch;
+use isolator_pool::{OutputLimits, WantedFiles};
+use serde::de::DeserializeOwned;
+
+use super::access::Caller as Sender;
+use super::operation::{HowServed, Operation};
+use super::{Apis, Protocol};
+use crate::calls::served::Ran;
+use crate::calls::{CallError, Job, Served, Serving};
+use crate::config::{Config, Language, ProgramsApiConfig};
+use crate::duration;
+use crate::request::arguments::{AdditionalFile, Arguments, InvalidArgument};
+use crate::request::resolve;
+use crate::request::snippets::Snippets;
+use crate::result::context::{ArgumentNames, Caller};
+use crate::result::explain;
+use crate::result::units::text;
+use crate::sessions::OpenFailure;
+use crate::web::Refused;
+
+/// Most bytes of a request.
+pub(super) const MAX_BODY: usize = 32 << 20;
+
+/// How much sooner than its client gives up a request is answered.
+pub(super) const MARGIN: Duration = Duration::from_secs(1);
+
+/// How the last line of standard error begins that says why a program ended.
+pub(super) const CAUSE: &str = "[isolator] ";
+
+/// The exit code of a program that was not run, as shells have it.
+const NOT_RUN: i32 = 126;
+
+/// A program of a request.
+pub(super) struct Program {
+    pub language: Arc<Language>,
+    pub code: String,
+    /// The name of its file, if not the usual one of the language.
+    pub file_name: Option<String>,
+    pub files: Vec<AdditionalFile>,
+    pub args: Vec<String>,
+    pub stdin: Option<String>,
+    pub timeout: Duration,
+    /// CPU time of each of its processes, if not only its timeout bounds that.
+    pub cpu_time: Option<Duration>,
+    /// Memory in MiB, if not that of the language.
+    pub memory_mb: Option<u64>,
+    /// Files that should come back.
+    pub fetch: Vec<String>,
+    /// How long the request can take until its program begins.
+    pub max_wait: Duration,
+    /// Receives its output, if that is followed.
+    pub watch: Option<Watch>,
+}
+
+impl Program {
+    /// A program of one file, with the usual limits.
+    pub(super) fn new(language: Arc<Language>, code: String, timeout: Duration) -> Self {
+        Self {
+            language,
+            code,
+            file_name: None,
+            files: Vec::new(),
+            args: Vec::new(),
+            stdin: None,
+            timeout,
+            cpu_time: None,
+            memory_mb: None,
+            fetch: Vec::new(),
+            max_wait: timeout,
+            watch: None,
+        }
+    }
+}
+
+/// The end of a program.
+pub(super) struct Ended {
+    pub stdout: String,
+    /// Its last line is the cause if something else than the program ended it.
+    pub stderr: String,
+    /// As shells report it.
+    pub code: i32,
+    pub signal: Option<i32>,
+    pub is_timeout: bool,
+    /// Why it ended, as the last line of standard error says it.
+    pub cause: Option<String>,
+    pub wall: Duration,
+    pub cpu: Duration,
+    /// Highest memory use in bytes, where it is known.
+    pub memory: Option<u64>,
+    /// The files that it created or changed, and that were asked for.
+    pub files: Vec<ChangedFile>,
+    /// Remarks for the client.
+    pub notes: Vec<String>,
+    pub served: HowServed,
+}
+
+/// Why a program has no end.
+pub(super) enum Unserved {
+    /// A field can't be used.
+    Invalid(InvalidArgument),
+    /// There is no room for it at this moment, for the reason; it may be served after this many seconds.
+    Busy(String, u64),
+    /// The sandbox failed.
+    Failed(String),
+    /// The client is gone.
+    Gone,
+}
+
+impl From<InvalidArgument> for Unserved {
+    fn from(error: InvalidArgument) -> Self {
+        Self::Invalid(error)
+    }
+}
+
+/// An API of this kind.
+pub(super) struct ProgramsApi {
+    /// Its names for the arguments of a call.
+    pub names: &'static ArgumentNames,
+    /// Its section of the configuration.
+    pub settings: fn(&Config) -> Option<&ProgramsApiConfig>,
+}
+
+/// A request that was let in and read.
+pub(super) struct Received<T> {
+    pub sender: Sender,
+    pub serving: Serving,
+    pub request: T,
+    /// Its bytes.
+    pub bytes: usize,
+}
+
+impl ProgramsApi {
+    /// Lets a request in. The API is on, or it would have been answered before.
+    pub(super) fn let_in(&self, apis: &Apis, head: &Parts) -> Result<(Sender, Serving), Refused> {
+        let gate = apis.gate();
+        gate.check(head)?;
+        let serving = apis.now();
+        let networks = (self.settings)(&serving.setup.config).map(|api| api.networks.as_slice());
+        let client = gate.client(head, networks.unwrap_or_default())?;
+        Ok((gate.let_in(head, client), serving))
+    }
+
+    /// Lets a request in, and reads its body.
+    ///
+    /// # Errors
+    ///
+    /// The answer of one that goes no further.
+    pub(super) async fn receive<T: DeserializeOwned>(
+        &self,
+        apis: &Apis,
+        head: &Parts,
+        body: Body,
+    ) -> Result<Received<T>, Unread> {
+        let (mut sender, serving) = self.let_in(apis, head)?;
+        let body = sender.receive(head, body, MAX_BODY).await?;
+        let request = read(&body)?;
+        Ok(Received { sender, serving, request, bytes: body.len() })
+    }
+
+    /// Runs a program.
+    pub(super) async fn run(
+        &self,
+        operation: &Operation,
+        serving: &Serving,
+        sender: &Sender,
+        bytes: usize,
+        program: Program,
+    ) -> Result<Ended, Unserved> {
+        let config = &*serving.setup.config;
+        let most_output = self.most_output(config);
+        let names = self.names;
+        let longest = program.max_wait.saturating_add(program.timeout);
+        let watch = program.watch.clone();
+        let served = operation.serve(serving, &sender.client, bytes, watch, |calls, note| {
+            note.code(Some(&program.code));
+            job(program, most_output, calls.config(), calls.snippets())
+        });
+        let served = tokio::select! {
+            served = tokio::time::timeout(longest, served) => served,
+            () = sender.gone() => return Err(Unserved::Gone),
+        };
+        let Ok(served) = served else {
+            let message = "no sandbox has run the program in time: try again in a moment";
+            return Err(Unserved::Busy(message.to_owned(), 1));
+        };
+        match served {
+            Ok(Served::Ran(ran)) => Ok(Ended::new(*ran, config, names, most_output)),
+            // A program is run, and nothing else.
+            Ok(_) => Err(Unserved::Failed("the program was not run".to_owned())),
+            Err(CallError::Forbidden { found, notes }) => {
+                let cause = format!(
+                    "{CAUSE}refused: the operator of this server forbids something in the program, so it was not run:\n{found}"
+                );
+                Ok(Ended::not_run(cause, notes))
+            }
+            Err(error) => Err(unserved(error, names)),
+        }
+    }
+
+    /// How much a program can print.
+    pub(super) fn most_output(&self, config: &Config) -> u64 {
+        let most = (self.settings)(config).map_or(0, |api| api.max_output.as_bytes());
+        most.min(config.limits.kill_output.as_bytes())
+    }
+}
+
+/// Runs a program of the server itself, and returns what it printed.
+pub(super) async fn run_for_server(
+    operation: &Operation,
+    serving: &Serving,
+    client: &Client,
+    program: Program,
+) -> Result<String, Unserved> {
+    const NAMES: &ArgumentNames = &ArgumentNames {
+        code: "code",
+        file_name: "language",
+        files: "files",
+        files_from: 0,
+        output_files: "files",
+        timeout: "timeout",
+        memory: None,
+    };
+    const MOST_OUTPUT: u64 = 64 << 10;
+    let served = operation.serve(serving, client, program.code.len(), None, |calls, note| {
+        note.code(Some(&program.code));
+        job(program, MOST_OUTPUT, calls.config(), calls.snippets())
+    });
+    match served.await {
+        Ok(Served::Ran(mut ran)) => {
+            let outcome = ran.outcome_mut();
+            match outcome.status {
+                Status::Success => Ok(text(&std::mem::take(&mut outcome.stdout).into_bytes())),
+                status => Err(Unserved::Failed(format!(
+                    "the program that asks a language for its version failed: {}",
+                    status.as_str()
+                ))),
+            }
+        }
+        Ok(_) => Err(Unserved::Failed("the program was not run".to_owned())),
+        Err(error) => Err(unserved(error, NAMES)),
+    }
+}
+
+/// Why a request was not read.
+pub(super) enum Unread {
+    Refused(Refused),
+    Invalid(InvalidArgument),
+}
+
+impl From<Refused> for Unread {
+    fn from(refused: Refused) -> Self {
+        Self::Refused(refused)
+    }
+}
+
+impl From<InvalidArgument> for Unread {
+    fn from(error: InvalidArgument) -> Self {
+        Self::Invalid(error)
+    }
+}
+
+/// Reads the JSON of a body.
+fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, InvalidArgument> {
+    let json = &mut serde_json::Deserializer::from_slice(body);
+    let read = serde_path_to_error::deserialize(&mut *json).map_err(|error| {
+        let field = error.path().to_string();
+        let field = if field == "." { "body".to_owned() } else { shown(&field) };
+        InvalidArgument::new(field, shown(&error.into_inner().to_string()))
+    })?;
+    let ended = json.end();
+    ended.map_err(|_| InvalidArgument::new("body", "there is something after the JSON object"))?;
+    Ok(read)
+}
+
+/// A text that may repeat what a client has sent, without its end if it is long.
+fn shown(text: &str) -> String {
+    const MOST: usize = 500;
+    text[..text.floor_char_boundary(MOST)].to_owned()
+}
+
+/// The job of a program.
+fn job(
+    program: Program,
+    most_output: u64,
+    config: &Config,
+    snippets: &Snippets,
+) -> Result<Job, CallError> {
+    let Program {
+        language,
+        code,
+        file_name,
+        files,
+        args,
+        stdin,
+        timeout,
+        cpu_time,
+        memory_mb,
+        fetch,
+        max_wait,
+        watch: _,
+    } = program;
+    let arguments = Arguments {
+        language: Some(language.name.clone()),
+        entrypoint_code: Some(code),
+        entrypoint_filename: file_name,
+        additional_files: files,
+        output_files: fetch,
+        args,
+        stdin,
+        timeout: Some(duration::shown(timeout)),
+        memory_mb,
+        ..Arguments::default()
+    };
+    let mut job = resolve::program(arguments, config, snippets)?;
+    let most = usize::try_from(most_output).unwrap_or(usize::MAX);
+    job.run.output = OutputLimits { head: most, tail: 0, kill: most_output };
+    // Pictures come back only if they are asked for.
+    let globs = job.run.files.take().map(|wanted| wanted.globs).unwrap_or_default();
+    job.run.files = (!globs.is_empty()).then(|| WantedFiles {
+        globs,
+        pictures: false,
+        most: config.results.files.as_bytes(),
+    });
+    job.run.cpu_time = cpu_time;
+    job.run.max_queue = Some(max_wait);
+    job.max_wait = Some(max_wait);
+    Ok(Job::Program(Box::new(job)))
+}
+
+impl Ended {
+    fn new(mut ran: Ran, config: &Config, names: &'static ArgumentNames, most_output: u64) -> Self {
+        let context = ran.context(config, Caller::Api(names), None);
+        let outcome = ran.outcome();
+        let death = explain::death(outcome, &context, most_output);
+        let (code, signal) = (outcome.shell_code(), outcome.signal());
+        let is_timeout = outcome.status == Status::Timeout;
+        let status = outcome.status.as_str();
+        let (wall, cpu, memory) = (outcome.wall, outcome.cpu, outcome.peak_memory);
+        let notes = explain::notes(outcome, &ran.unenforced, &context);
+        let notes = ran.notes.drain(..).chain(notes).collect();
+        let outcome = ran.outcome_mut();
+        let mut stderr = text(&std::mem::take(&mut outcome.stderr).into_bytes());
+        let cause = death.map(|death| format!("{CAUSE}{death}"));
+        if let Some(cause) = &cause {
+            add_line(&mut stderr, cause);
+        }
+        Self {
+            stdout: text(&std::mem::take(&mut outcome.stdout).into_bytes()),
+            stderr,
+            code,
+            signal,
+            is_timeout,
+            cause,
+            wall,
+            cpu,
+            memory,
+            files: std::mem::take(&mut outcome.files),
+            notes,
+            served: HowServed { status, receipt: Some(Arc::new(ran.receipt)) },
+        }
+    }
+
+    fn not_run(cause: String, notes: Vec<String>) -> Self {
+        Self {
+            stdout: String::new(),
+            stderr: format!("{cause}\n"),
+            code: NOT_RUN,
+            signal: None,
+            is_timeout: false,
+            cause: Some(cause),
+            wall: Duration::ZERO,
+            cpu: Duration::ZERO,
+            memory: None,
+            files: Vec::new(),
+            notes,
+            served: HowServed { status: "refused", receipt: None },
+        }
+    }
+
+    /// Whether it exited with 0.
+    pub(super) fn is_success(&self) -> bool {
+        self.code == 0 && !self.is_timeout
+    }
+}
+
+/// Adds a line to what a program has printed, perhaps without an end of its last line.
+pub(super) fn add_line(printed: &mut String, line: &str) {
+    if !printed.is_empty() && !printed.ends_with('\n') {
+        printed.push('\n');
+    }
+    printed.push_str(line);
+    printed.push('\n');
+}
+
+/// Why a call of an API was not served, in its words.
+pub(super) fn unserved(error: CallError, names: &ArgumentNames) -> Unserved {
+    let chain = names.advise(&error_chain(&error));
+    match error {
+        CallError::Invalid(error) => Unserved::Invalid(InvalidArgument::new(
+            names.field(&error.field),
+            names.advise(&error.message),
+        )),
+        CallError::Sandbox(ExecuteError::Run(RunError::WorkspaceFull(_))) => {
+            Unserved::Invalid(InvalidArgument::new(names.files, chain))
+        }
+        CallError::Sandbox(ExecuteError::Run(RunError::TooLarge(_))) => {
+            Unserved::Invalid(InvalidArgument::new("args", chain))
+        }
+        CallError::Packages(refusal) if refusal.is_of_arguments() => {
+            Unserved::Invalid(InvalidArgument::new(names.code, chain))
+        }
+        CallError::Sandbox(ExecuteError::Admission(busy))
+        | CallError::Session(SessionError::Admission(busy))
+        | CallError::NotOpened(OpenFailure::Open(ExecuteError::Admission(busy))) => {
+            Unserved::Busy(chain, seconds(&busy))
+        }
+        CallError::TooMuchAtOnce(_)
+        | CallError::NoAudit(_)
+        | CallError::CheckBusy(_)
+        | CallError::PackagesComing { .. }
+        | CallError::NotOpened(OpenFailure::AllInUse(_))
+        | CallError::Sandbox(
+            ExecuteError::Aborted
+            | ExecuteError::Checkout(
+                CheckoutError::Closed
+                | CheckoutError::ImageComing { .. }
+                | CheckoutError::Waited { .. },
+            ),
+        ) => Unserved::Busy(chain, 1),
+        _ => Unserved::Failed(chain),
+    }
+}
+
+/// When a request that found no slot may find one.
+fn seconds(busy: &AdmissionError) -> u64 {
+    let (AdmissionError::QueueFull { served_in, .. }
+    | AdmissionError::WaitedTooLong { served_in, .. }) = busy
+    else {
+        return 1;
+    };
+    served_in.map_or(1, |time| time.as_secs_f64().ceil() as u64).max(1)
+}
+
+/// Tells the client when to try again.
+pub(super) fn retry_after(mut response: Response, seconds: u64) -> Response {
+    response.headers_mut().insert(RETRY_AFTER, seconds.into());
+    response
+}
+
+/// The answer to a client that is most likely gone.
+pub(super) fn gone(protocol: Protocol) -> Response {
+    let message = "the connection was closed before the program ended, so it was ended, too";
+    protocol.error(StatusCode::REQUEST_TIMEOUT, message)
+}

@@ -1,0 +1,408 @@
+//! `POST /run_jupyter`: cells that run one after the other in one interpreter, in a session that ends with the request.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::extract::{Request, State};
+use axum::http::StatusCode;
+use axum::response::Response;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use isolator_pool::OutputLimits;
+use isolator_pool::engine::preload::Interpreter;
+use isolator_pool::pool::session::{CellRun, FilePart, Occasion, ShownThing};
+use isolator_pool::run::outcome::{ChangedFile, Status};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use super::{
+    API, CLIENT_GRACE, CommandResult, CommandStatus, Files, RunStatus, failed, fetched, normalized,
+    seconds, sent, unread,
+};
+use crate::apis::access::Caller as Sender;
+use crate::apis::operation::{HowServed, Operation};
+use crate::apis::programs::{CAUSE, MARGIN, Received, Unserved, add_line, unserved};
+use crate::apis::{Apis, answer};
+use crate::calls::served::{Opened, Ran, RunEnd};
+use crate::calls::{CallError, Job, Served, Serving};
+use crate::config::{Config, Language};
+use crate::duration;
+use crate::request::arguments::{Arguments, InvalidArgument, OpenSession};
+use crate::request::resolve;
+use crate::result::context::{ArgumentNames, Caller};
+use crate::result::explain;
+use crate::result::units::text;
+use crate::sessions::{InUse, Sessions};
+
+pub(super) const RUN_JUPYTER: &Operation =
+    &Operation { method: "POST", route: "/run_jupyter", name: "sandbox_fusion.run_jupyter" };
+
+const NAMES: ArgumentNames = ArgumentNames {
+    code: "cells",
+    file_name: "cells",
+    files: "files",
+    files_from: 0,
+    output_files: "fetch_files",
+    timeout: "cell_timeout",
+    memory: None,
+};
+
+/// The time of all cells, if a request gives none.
+const TOTAL: Duration = Duration::from_secs(45);
+
+/// The only kernel, by its name.
+const KERNEL: &str = "python3";
+
+/// Most cells of a request.
+const MAX_CELLS: usize = 1000;
+
+/// The media type of an exception.
+const ERROR: &str = "application/vnd.isolator.error";
+
+/// A request. A field that is `null` is left out.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RunJupyter {
+    cells: Vec<String>,
+    /// In seconds; 0: only the time of all cells bounds it.
+    cell_timeout: Option<f64>,
+    total_timeout: Option<f64>,
+    kernel: Option<String>,
+    files: Option<Files>,
+    fetch_files: Option<Vec<String>>,
+}
+
+#[derive(Debug, Serialize)]
+struct RunJupyterAnswer {
+    status: RunStatus,
+    message: String,
+    driver: CommandResult,
+    cells: Vec<CellResult>,
+    executor_pod_name: Option<String>,
+    files: BTreeMap<String, String>,
+}
+
+/// The end of a cell.
+#[derive(Debug, Default, Serialize)]
+struct CellResult {
+    stdout: String,
+    stderr: String,
+    /// The things that it has shown, each with its forms.
+    display: Vec<Map<String, Value>>,
+    /// The exception that ended it.
+    error: Vec<Value>,
+}
+
+/// The times of a request.
+#[derive(Debug, Clone, Copy)]
+struct Times {
+    /// Of each cell, if it is limited.
+    cell: Option<Duration>,
+    total: Duration,
+}
+
+/// A session that ends when this is dropped.
+struct Temporary {
+    sessions: Sessions,
+    session: InUse,
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        // An error means that it has ended by itself.
+        let _ = self.sessions.close(&self.session.client, &self.session.id);
+    }
+}
+
+/// Why the cells did not all run.
+enum Stopped {
+    /// A cell took too long.
+    Timeout,
+    /// The interpreter is gone, with this exit code.
+    Died(i32),
+}
+
+pub(super) async fn run_jupyter(State(apis): State<Apis>, request: Request) -> Response {
+    let (head, body) = request.into_parts();
+    let received = match API.receive::<RunJupyter>(&apis, &head, body).await {
+        Ok(received) => received,
+        Err(error) => return unread(error),
+    };
+    let Received { sender, serving, mut request, bytes } = received;
+    let (files, names) = sent(request.files.take());
+    let opening = OpenSession { files, ..OpenSession::default() };
+    let run = run(&serving, &sender, bytes, request, opening).await;
+    let response = run.unwrap_or_else(|error| failed(error, &names));
+    sender.answer(response)
+}
+
+async fn run(
+    serving: &Serving,
+    sender: &Sender,
+    bytes: usize,
+    request: RunJupyter,
+    opening: OpenSession,
+) -> Result<Response, Unserved> {
+    let config = &serving.setup.config;
+    let language = python(config)?;
+    let times = times(&request)?;
+    let longest = times.total.saturating_add(CLIENT_GRACE).saturating_sub(MARGIN);
+    let opening = OpenSession { language: Some(language.name.clone()), ..opening };
+    let cells = async {
+        let (session, served) = open(serving, sender, bytes, opening).await?;
+        run_cells(serving, sender, &request, times, &session, served).await
+    };
+    tokio::select! {
+        ran = tokio::time::timeout(longest, cells) => ran.unwrap_or_else(|_| {
+            let message = "no sandbox has run the cells in time: try again in a moment";
+            Err(Unserved::Busy(message.to_owned(), 1))
+        }),
+        () = sender.gone() => Err(Unserved::Gone),
+    }
+}
+
+/// The language whose cells run in Python.
+fn python(config: &Config) -> Result<Arc<Language>, InvalidArgument> {
+    let wrong = |message: &str| Err(InvalidArgument::new("kernel", message));
+    if config.sessions.max == 0 {
+        return wrong("this server has no sessions (sessions.max is 0), in which cells run");
+    }
+    let is_python = |it: &&Arc<Language>| it.kernel == Some(Interpreter::Python);
+    let usual = config.languages.get("python").filter(is_python);
+    match usual.or_else(|| config.languages.values().find(is_python)) {
+        Some(language) => Ok(Arc::clone(language)),
+        None => wrong("no language of this server runs in Python"),
+    }
+}
+
+fn times(request: &RunJupyter) -> Result<Times, InvalidArgument> {
+    if let Some(kernel) = request.kernel.as_ref().filter(|kernel| *kernel != KERNEL) {
+        let shown: String = kernel.chars().take(60).collect();
+        let message = format!("{shown:?} is not offered by this server: use \"{KERNEL}\"");
+        return Err(InvalidArgument::new("kernel", message));
+    }
+    if request.cells.len() > MAX_CELLS {
+        return Err(InvalidArgument::new("cells", format!("are more than {MAX_CELLS}")));
+    }
+    let cell = request.cell_timeout.filter(|seconds| *seconds != 0.0);
+    let cell = cell.map(|given| seconds("cell_timeout", Some(given), TOTAL)).transpose()?;
+    let total = seconds("total_timeout", request.total_timeout, TOTAL)?;
+    Ok(Times { cell, total })
+}
+
+async fn open(
+    serving: &Serving,
+    sender: &Sender,
+    bytes: usize,
+    opening: OpenSession,
+) -> Result<(Temporary, HowServed), Unserved> {
+    let served = RUN_JUPYTER.serve(serving, &sender.client, bytes, None, |calls, _| {
+        let job = resolve::opening(opening, calls.config())
+            .map_err(|error| InvalidArgument::new(error.field, NAMES.advise(&error.message)))?;
+        Ok(Job::Open(Box::new(job)))
+    });
+    match served.await {
+        Ok(Served::Opened(opened)) => {
+            let Opened { session, receipt, .. } = *opened;
+            let served = HowServed { status: "success", receipt: Some(Arc::new(receipt)) };
+            Ok((Temporary { sessions: serving.calls.sessions(), session }, served))
+        }
+        // A session is opened, and nothing else.
+        Ok(_) => Err(Unserved::Failed("no session was opened".to_owned())),
+        Err(error) => Err(unserved(error, &NAMES)),
+    }
+}
+
+async fn run_cells(
+    serving: &Serving,
+    sender: &Sender,
+    request: &RunJupyter,
+    times: Times,
+    temporary: &Temporary,
+    served: HowServed,
+) -> Result<Response, Unserved> {
+    let config = &*serving.setup.config;
+    let (session, began) = (&temporary.session, Instant::now());
+    let (mut cells, mut stopped) = (Vec::new(), None);
+    let mut room = API.most_output(config);
+    for code in &request.cells {
+        let left = times.total.saturating_sub(began.elapsed());
+        if left.is_zero() {
+            stopped = Some(Stopped::Timeout);
+            break;
+        }
+        let timeout = match times.cell {
+            Some(cell) if cell <= left => cell,
+            _ => left.min(config.limits.max_timeout),
+        };
+        let (cell, end) = run_cell(serving, sender, code, timeout, room, session).await?;
+        room = room.saturating_sub((cell.stdout.len() + cell.stderr.len()) as u64);
+        cells.push(cell);
+        stopped = end;
+        if stopped.is_some() {
+            break;
+        }
+    }
+    let wanted = request.fetch_files.as_deref().unwrap_or_default();
+    let workdir = &session.language.sandbox.workdir;
+    let files = fetch(session, wanted, workdir, config.results.files.as_bytes()).await;
+    let (files, missing) = fetched(wanted, &files, workdir);
+    let (status, return_code) = match stopped {
+        None => (CommandStatus::Finished, Some(0)),
+        Some(Stopped::Died(code)) => (CommandStatus::Finished, Some(code)),
+        Some(Stopped::Timeout) => (CommandStatus::TimeLimitExceeded, None),
+    };
+    let driver = CommandResult {
+        status,
+        execution_time: began.elapsed().as_secs_f64(),
+        return_code,
+        stdout: String::new(),
+        stderr: String::new(),
+    };
+    let status = if return_code == Some(0) { RunStatus::Success } else { RunStatus::Failed };
+    let body = RunJupyterAnswer {
+        status,
+        message: missing.unwrap_or_default(),
+        driver,
+        cells,
+        executor_pod_name: None,
+        files,
+    };
+    let mut response = answer(StatusCode::OK, &body);
+    served.add_to(&mut response);
+    Ok(response)
+}
+
+/// Runs a cell, which can print `room` bytes.
+async fn run_cell(
+    serving: &Serving,
+    sender: &Sender,
+    code: &str,
+    timeout: Duration,
+    room: u64,
+    session: &InUse,
+) -> Result<(CellResult, Option<Stopped>), Unserved> {
+    let served = RUN_JUPYTER.serve(serving, &sender.client, 0, None, |calls, note| {
+        note.code(Some(code));
+        let arguments = Arguments {
+            entrypoint_code: Some(code.to_owned()),
+            timeout: Some(duration::shown(timeout)),
+            ..Arguments::default()
+        };
+        let (config, language) = (calls.config(), &session.language);
+        let policies = session.policies(config);
+        let mut job = resolve::cell(arguments, language, session.resources, policies, config)?;
+        if let CellRun::Code { for_program, .. } = &mut job.run.run {
+            *for_program = true;
+        }
+        let most = usize::try_from(room).unwrap_or(usize::MAX);
+        job.run.output = OutputLimits { head: most, tail: 0, kill: room };
+        job.run.files = None;
+        // The session can't be repeated.
+        job.is_noted = false;
+        Ok(Job::Step { session: session.another(), job: Box::new(job), notes: Vec::new() })
+    });
+    match served.await {
+        Ok(Served::Ran(ran)) => Ok(ended(*ran, &serving.setup.config, room)),
+        Ok(_) => Err(Unserved::Failed("the cell was not run".to_owned())),
+        Err(CallError::Forbidden { found, .. }) => {
+            let error = json!({
+                "ename": "Refused",
+                "evalue": format!("the operator of this server forbids something in the cell, so it was not run:\n{found}"),
+                "traceback": [],
+            });
+            Ok((CellResult { error: vec![error], ..CellResult::default() }, None))
+        }
+        Err(CallError::SessionGone(gone)) => {
+            let stderr = format!("{CAUSE}{}\n", gone.why);
+            Ok((CellResult { stderr, ..CellResult::default() }, Some(Stopped::Died(KILLED))))
+        }
+        Err(error) => Err(unserved(error, &NAMES)),
+    }
+}
+
+/// The exit code of an interpreter that was killed.
+const KILLED: i32 = 137;
+
+/// The result of a cell, and what it means for those after it.
+fn ended(mut ran: Ran, config: &Config, room: u64) -> (CellResult, Option<Stopped>) {
+    let context = ran.context(config, Caller::Api(&NAMES), None);
+    let outcome = ran.outcome();
+    let death = explain::death(outcome, &context, room);
+    let (status, code) = (outcome.status, outcome.shell_code());
+    let RunEnd::Step { cell, .. } = &mut ran.end else {
+        return (CellResult::default(), Some(Stopped::Died(code)));
+    };
+    let stopped = match status {
+        Status::Timeout => Some(Stopped::Timeout),
+        // A cell that was undone, because its interpreter died, would have ended a notebook.
+        _ if !cell.is_alive || cell.undone > 0 => Some(Stopped::Died(code)),
+        _ => None,
+    };
+    let outcome = &mut cell.outcome;
+    let mut result = CellResult {
+        stdout: text(&std::mem::take(&mut outcome.stdout).into_bytes()),
+        stderr: text(&std::mem::take(&mut outcome.stderr).into_bytes()),
+        ..CellResult::default()
+    };
+    let ended = || format!("error: the interpreter has ended, with exit code {code}");
+    if let Some(cause) = death.or_else(|| matches!(stopped, Some(Stopped::Died(_))).then(ended)) {
+        add_line(&mut result.stderr, &format!("{CAUSE}{cause}"));
+    }
+    for ShownThing { occasion, forms } in std::mem::take(&mut cell.shown) {
+        if occasion == Occasion::Background {
+            continue;
+        }
+        let mut display = Map::new();
+        for (kind, content) in forms {
+            if kind == ERROR {
+                result.error.extend(exception(&content));
+            } else {
+                let content = shown(&kind, &content);
+                display.insert(kind, content);
+            }
+        }
+        if !display.is_empty() {
+            result.display.push(display);
+        }
+    }
+    (result, stopped)
+}
+
+/// An exception as notebooks have it.
+fn exception(content: &[u8]) -> Option<Value> {
+    let error: Value = serde_json::from_slice(content).ok()?;
+    let lines = error["traceback"].as_str().unwrap_or_default().lines();
+    let lines: Vec<_> = lines.collect();
+    Some(json!({ "ename": error["name"], "evalue": error["value"], "traceback": lines }))
+}
+
+/// A form of a thing as notebooks have it: JSON as it is, text as text, and everything else in base64.
+fn shown(kind: &str, content: &[u8]) -> Value {
+    if kind.ends_with("json") || kind.starts_with("application/vnd.isolator.") {
+        return serde_json::from_slice(content).unwrap_or_else(|_| text(content).into());
+    }
+    let is_text =
+        kind.starts_with("text/") || kind == "image/svg+xml" || kind == "application/javascript";
+    if is_text { text(content).into() } else { BASE64.encode(content).into() }
+}
+
+/// Reads the files that were asked for, as many as fit into `most` bytes together.
+async fn fetch(session: &InUse, wanted: &[String], workdir: &str, most: u64) -> Vec<ChangedFile> {
+    let (mut files, mut left) = (Vec::new(), most);
+    for path in wanted.iter().map(|name| normalized(name, workdir)) {
+        // An error means that there is no such file, or no session anymore.
+        let Ok(FilePart { content, size }) = session.session.read(path, 0, left).await else {
+            continue;
+        };
+        let is_whole = content.len() as u64 == size;
+        left -= if is_whole { size } else { 0 };
+        files.push(ChangedFile {
+            path: path.to_owned(),
+            size,
+            content: is_whole.then_some(content),
+        });
+    }
+    files
+}

@@ -1,0 +1,197 @@
+//! The API of SandboxFusion, which trainers use to compute rewards: a program in a request, or cells that run one after the other.
+
+mod jupyter;
+mod languages;
+mod run_code;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use axum::Router;
+use axum::http::StatusCode;
+use axum::response::Response;
+use axum::routing::post;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use isolator_pool::quote::{first_of, quoted};
+use isolator_pool::run::outcome::ChangedFile;
+use isolator_pool::run::workspace::below;
+use serde::Serialize;
+use serde_json::json;
+
+use super::programs::{ProgramsApi, Unread, Unserved, gone, retry_after};
+use super::{Apis, Protocol, answer};
+use crate::request::arguments::{AdditionalFile, Encoding, InvalidArgument};
+use crate::result::context::ArgumentNames;
+use crate::web::Refused;
+
+const API: ProgramsApi =
+    ProgramsApi { names: &NAMES, settings: |config| config.apis.sandbox_fusion.as_ref() };
+
+const NAMES: ArgumentNames = ArgumentNames {
+    code: "code",
+    file_name: "language",
+    files: "files",
+    files_from: 0,
+    output_files: "fetch_files",
+    timeout: "run_timeout",
+    memory: Some("memory_limit_MB"),
+};
+
+/// How much longer than its program's limits a client waits, if it is the one of a trainer.
+const CLIENT_GRACE: Duration = Duration::from_secs(10);
+
+/// Its paths.
+pub(super) fn route(apis: &Apis) -> Router {
+    let (run_code, run_jupyter) = (post(run_code::run_code), post(jupyter::run_jupyter));
+    Router::new()
+        .route("/run_code", run_code::RUN_CODE.observed(apis, run_code))
+        .route("/run_jupyter", jupyter::RUN_JUPYTER.observed(apis, run_jupyter))
+        .with_state(apis.clone())
+}
+
+/// The status of a whole request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+enum RunStatus {
+    Success,
+    /// The program is why.
+    Failed,
+    /// The sandbox is why.
+    SandboxError,
+}
+
+/// The status of a command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+enum CommandStatus {
+    Finished,
+    TimeLimitExceeded,
+}
+
+/// The end of a command.
+#[derive(Debug, Clone, Serialize)]
+struct CommandResult {
+    status: CommandStatus,
+    execution_time: f64,
+    return_code: Option<i32>,
+    stdout: String,
+    stderr: String,
+}
+
+/// The files of a request: their contents in base64, or nothing for one that is only named.
+type Files = BTreeMap<String, Option<String>>;
+
+/// The files for a job, and their names in the same order.
+fn sent(files: Option<Files>) -> (Vec<AdditionalFile>, Vec<String>) {
+    let files = files.into_iter().flatten();
+    let files = files.filter_map(|(filename, content)| {
+        Some(AdditionalFile {
+            filename,
+            content: content?,
+            encoding: Encoding::Base64,
+            append: false,
+        })
+    });
+    let files: Vec<_> = files.collect();
+    let names = files.iter().map(|file| file.filename.clone()).collect();
+    (files, names)
+}
+
+/// A time in seconds.
+fn seconds(
+    field: &str,
+    seconds: Option<f64>,
+    usual: Duration,
+) -> Result<Duration, InvalidArgument> {
+    let Some(seconds) = seconds else { return Ok(usual) };
+    match Duration::try_from_secs_f64(seconds) {
+        Ok(time) if !time.is_zero() => Ok(time),
+        _ => {
+            let message = format!("{seconds} is not allowed: use a number of seconds above zero");
+            Err(InvalidArgument::new(field, message))
+        }
+    }
+}
+
+/// The contents of the files that were asked for, in base64, by the names by which they were, and a remark on those that are not
+/// there.
+fn fetched(
+    wanted: &[String],
+    files: &[ChangedFile],
+    workdir: &str,
+) -> (BTreeMap<String, String>, Option<String>) {
+    let mut found = BTreeMap::new();
+    let mut missing = Vec::new();
+    for name in wanted {
+        let path = normalized(name, workdir);
+        let file = files.iter().find(|file| file.path == path);
+        match file.and_then(|file| file.content.as_ref()) {
+            Some(content) => {
+                found.insert(name.clone(), BASE64.encode(content));
+            }
+            None if file.is_some() => missing.push(format!("{} (too large)", quoted(name))),
+            None => missing.push(quoted(name)),
+        }
+    }
+    let remark = (!missing.is_empty()).then(|| {
+        format!(
+            "of fetch_files, {} did not come back: a file does if the program has created or changed it in {workdir}, and all \
+             together are not larger than the operator allows (results.maxFilesKB)",
+            first_of(missing.into_iter(), 10)
+        )
+    });
+    (found, remark)
+}
+
+/// The path of a file below the working directory.
+fn normalized<'p>(name: &'p str, workdir: &str) -> &'p str {
+    let mut path = below(workdir, name);
+    while let Some(rest) = path.strip_prefix("./") {
+        path = rest.trim_start_matches('/');
+    }
+    path
+}
+
+/// The answer to a request that has no result. A client tries again only after 504.
+fn failed(error: Unserved, files: &[String]) -> Response {
+    match error {
+        Unserved::Invalid(error) => invalid(&error, files),
+        Unserved::Busy(message, seconds) => retry_after(
+            Protocol::SandboxFusion.error(StatusCode::GATEWAY_TIMEOUT, &message),
+            seconds,
+        ),
+        Unserved::Failed(message) => answer(
+            StatusCode::OK,
+            &json!({
+                "status": RunStatus::SandboxError, "message": message, "compile_result": null, "run_result": null,
+                "driver": null, "cells": [], "executor_pod_name": null, "files": {},
+            }),
+        ),
+        Unserved::Gone => gone(Protocol::SandboxFusion),
+    }
+}
+
+/// The answer to a request that was not read.
+fn unread(error: Unread) -> Response {
+    match error {
+        Unread::Invalid(error) => invalid(&error, &[]),
+        Unread::Refused(refused @ (Refused::ShuttingDown | Refused::TooMuchInMemory)) => {
+            failed(Unserved::Busy(refused.to_string(), 1), &[])
+        }
+        Unread::Refused(refused) => Protocol::SandboxFusion.refusal(&refused),
+    }
+}
+
+/// The answer to a field that can't be used, in the form that the original has. `files` are the names of the files that came, which
+/// have numbers inside of the server.
+fn invalid(error: &InvalidArgument, files: &[String]) -> Response {
+    let field = named_file(&error.field, files).unwrap_or_else(|| error.field.clone());
+    let detail = json!({ "loc": ["body", field], "msg": error.message, "type": "value_error" });
+    answer(StatusCode::UNPROCESSABLE_ENTITY, &json!({ "detail": [detail] }))
+}
+
+/// The field of a file by its name instead of its number.
+fn named_file(field: &str, files: &[String]) -> Option<String> {
+    let (number, _) = field.strip_prefix("files[")?.split_once(']')?;
+    let name = files.get(number.parse::<usize>().ok()?)?;
+    Some(format!("files.{}", name.chars().take(100).collect::<String>()))
+}
