@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use isolator_runner::wire::agent::{Entry, EntryKind, Failure, MAX_LISTED, MAX_LISTED_DEPTH};
 
 use super::users::Users;
-use super::{failure, files};
+use super::{describe, failure};
 
 /// A list that is being made.
 pub(super) struct Listing {
@@ -48,7 +48,7 @@ impl Listing {
             if self.listed + self.left.len() >= MAX_LISTED {
                 return Err(Failure::TooManyEntries);
             }
-            let entry = match files::entry(&path, users) {
+            let entry = match describe::entry(&path, users) {
                 Ok(entry) => entry,
                 // It was removed meanwhile.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,

@@ -5,8 +5,10 @@
 //! credit that the server gives to each stream, so a slow reader stops only the process that it reads.
 
 mod channel;
+mod describe;
 mod files;
 mod listing;
+mod opening;
 mod processes;
 mod removal;
 mod start;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use isolator_runner::wire::agent::Failure;
 
-use super::{failure, files};
+use super::{failure, opening};
 
 /// The beginnings of the names of files that are not complete: those that are new, and those that replace another. Changes of such
 /// files are not reported to clients that watch the folder.
@@ -29,7 +29,7 @@ impl Writing {
         let failed = |error: io::Error| failure(&error);
         let replaced = match fs::metadata(&path) {
             Ok(metadata) => {
-                files::regular(&metadata)?;
+                opening::regular(&metadata)?;
                 Some(metadata.permissions())
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,

@@ -14,7 +14,6 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::agent::Hub;
-use super::between::Next;
 use super::done::Begun;
 use super::output::CellOutput;
 use super::{
@@ -59,6 +58,16 @@ impl Held {
         slot.rest();
         Self::Awake(sandbox, slot)
     }
+}
+
+/// The next thing that a task does.
+pub(super) enum Next {
+    /// A command of a caller.
+    Command(Asked),
+    /// Freeze the sandbox.
+    Freeze,
+    /// Thaw it for calls to its agent.
+    Thaw,
 }
 
 pub(super) struct Task {

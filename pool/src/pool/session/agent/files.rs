@@ -5,9 +5,9 @@ use isolator_runner::wire::agent::{
     Answer, Entry, MAX_LISTED, MAX_LISTED_DEPTH, MessageKind, PIECE, Request, StreamEnd, WatchEvent,
 };
 
-use super::call::{Call, Heard};
+use super::call::Call;
 use super::error::{AgentError, Broken, Subject, TooMany};
-use super::hub::CallKind;
+use super::messages::{CallKind, Heard};
 use crate::pool::session::Session;
 
 /// Most bytes of a list of entries.

@@ -5,9 +5,7 @@ use isolator_runner::wire::agent::{MessageKind, cost};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::call::Heard;
-use super::hub::CallKind;
-use super::messages::{Calls, Open, Queued, State};
+use super::messages::{CallKind, Calls, Heard, Open, Queued, State};
 
 /// The calls that wait for answers when the agent says something: the first two are without a stream.
 const KINDS: [CallKind; 7] = [
