@@ -24,7 +24,8 @@ pub(crate) type Frame = (Kind, Vec<u8>);
 /// An open stream to a runner.
 pub(crate) struct Connection {
     input: Box<dyn AsyncWrite + Send + Unpin>,
-    unsent: Unsent,
+    // On the heap, because sandboxes are moved from step to step.
+    unsent: Box<Unsent>,
     frames: mpsc::Receiver<Result<Frame, ConnectionError>>,
 }
 
@@ -71,7 +72,7 @@ impl Connection {
             drop(sender);
             on_close();
         });
-        let mut connection = Self { input, unsent: Unsent::default(), frames };
+        let mut connection = Self { input, unsent: Box::default(), frames };
         let ready: Ready = connection.expect(Kind::Ready).await?;
         if ready.version != VERSION {
             return Err(ConnectionError::Version(ready.version));

@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn a_file_is_the_same_after_it_was_compressed_and_decompressed_in_pieces() {
-        let file: Vec<u8> = (0..300_000_u32).map(|at| (at * at >> 7) as u8).collect();
+        let file: Vec<u8> = (0..300_000_u32).map(|at| ((at * at) >> 7) as u8).collect();
         let mut compressing = Compressing::new();
         let mut sent: Vec<u8> = Vec::new();
         for piece in file.chunks(7_001) {

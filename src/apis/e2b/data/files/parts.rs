@@ -221,7 +221,7 @@ mod tests {
 
     #[tokio::test]
     async fn files_of_a_form_are_the_same_however_their_bytes_arrive() {
-        let large: Vec<u8> = (0..50_000_u32).map(|at| (at * at >> 5) as u8).collect();
+        let large: Vec<u8> = (0..50_000_u32).map(|at| ((at * at) >> 5) as u8).collect();
         let sent =
             [("a/b c.txt", &b"one"[..]), ("é.bin", &large), ("empty", b""), ("dash", b"\r\n--cu")];
         let expected = sent.map(|(name, content)| (name.to_owned(), content.to_vec()));
