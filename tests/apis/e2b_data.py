@@ -102,16 +102,20 @@ async def stream_of_input(world):
     handle = await done(commands.run("sha256sum", background=True, stdin=True))
     pieces = [os.urandom(100_000) for _ in range(20)]
 
-    async def sent():
+    async def send(pid, pieces):
+        if world.Sandbox is not AsyncSandbox:
+            return commands.stream_input(pid, pieces)
+        stream = commands.stream_input(pid)
         for piece in pieces:
-            yield piece
+            await stream.send(piece)
+        await stream.close()
 
-    await done(commands.stream_input(handle.pid, sent() if world.Sandbox is AsyncSandbox else pieces))
+    await send(handle.pid, pieces)
     await done(commands.close_stdin(handle.pid))
     import hashlib
 
     contains((await done(handle.wait())).stdout, hashlib.sha256(b"".join(pieces)).hexdigest())
-    await raised(NotFoundException, lambda: commands.stream_input(999_999, sent() if world.Sandbox is AsyncSandbox else [b"x"]))
+    await raised(NotFoundException, lambda: send(999_999, [b"x"]))
 
 
 async def terminal(world):
@@ -122,7 +126,10 @@ async def terminal(world):
 
     is_async = world.Sandbox is AsyncSandbox
     handle = await done(pty.create(PtySize(24, 80), **({"on_data": see} if is_async else {}), envs={"A": "b"}, cwd="/tmp"))
-    await done(pty.send_stdin(handle.pid, b"stty size; pwd; echo $A-$TERM\n"))
+    await done(pty.send_stdin(handle.pid, b"stty size; pwd; echo $A-$TERM; touch /tmp/shown\n"))
+    while not await done(world.sandbox.files.exists("/tmp/shown")):
+        await asyncio.sleep(0.05)
+    await done(world.sandbox.files.remove("/tmp/shown"))
     await done(pty.resize(handle.pid, PtySize(30, 100)))
     await done(pty.send_stdin(handle.pid, b"stty size; exit 0\n"))
     await done(handle.wait() if is_async else handle.wait(on_pty=see))

@@ -54,6 +54,8 @@ pub(super) struct Watching {
     /// The path of the folder from the root.
     root: String,
     has_entries: bool,
+    /// A change that has come and was not returned, because its future was dropped.
+    pending: Option<WatchEvent>,
     used: Instant,
 }
 
@@ -79,7 +81,7 @@ impl Watching {
         }
         let root = session.stat(&path).await.map_err(E2bError::of_agent)?.path;
         let watcher = session.watch(&path, is_recursive).await.map_err(E2bError::of_agent)?;
-        Ok(Self { watcher, root, has_entries, used: Instant::now() })
+        Ok(Self { watcher, root, has_entries, pending: None, used: Instant::now() })
     }
 
     /// The path of the folder from the root.
@@ -87,14 +89,17 @@ impl Watching {
         &self.root
     }
 
-    /// The next change.
+    /// The next change. Dropping the future loses none.
     ///
     /// # Errors
     ///
     /// When no more come.
     pub(super) async fn next(&mut self, session: &Session) -> Result<Change, E2bError> {
-        let event = self.watcher.next().await;
-        self.described(event, session).await
+        if self.pending.is_none() {
+            let event = self.watcher.next().await;
+            self.take(event)?;
+        }
+        self.described(session).await
     }
 
     /// The changes that have come since the last question.
@@ -103,37 +108,42 @@ impl Watching {
     ///
     /// When some of them are lost.
     pub(super) async fn since_last(&mut self, session: &Session) -> Result<Vec<Change>, E2bError> {
-        let mut events = Vec::new();
+        let mut changes = Vec::new();
         let mut patience = FIRST;
-        while events.len() < MAX_CHANGES {
-            let ready = self.watcher.next().now_or_never();
-            let event = match ready {
-                Some(event) => event,
-                None => match tokio::time::timeout(patience, self.watcher.next()).await {
-                    Ok(event) => event,
-                    Err(_) => break,
-                },
-            };
+        while changes.len() < MAX_CHANGES {
+            if self.pending.is_none() {
+                let ready = self.watcher.next().now_or_never();
+                let event = match ready {
+                    Some(event) => event,
+                    None => match tokio::time::timeout(patience, self.watcher.next()).await {
+                        Ok(event) => event,
+                        Err(_) => break,
+                    },
+                };
+                self.take(event)?;
+            }
             patience = FURTHER;
-            events.push(self.described(event, session).await?);
+            changes.push(self.described(session).await?);
         }
         self.used = Instant::now();
-        Ok(events)
+        Ok(changes)
     }
 
-    async fn described(
-        &self,
-        event: Option<Result<WatchEvent, AgentError>>,
-        session: &Session,
-    ) -> Result<Change, E2bError> {
+    fn take(&mut self, event: Option<Result<WatchEvent, AgentError>>) -> Result<(), E2bError> {
         let ended = || E2bError::new(ErrorKind::Conflict, "the watch has ended: watch again");
-        let event = event.ok_or_else(ended)?.map_err(E2bError::of_agent)?;
-        let entry = match self.has_entries {
+        self.pending = Some(event.ok_or_else(ended)?.map_err(E2bError::of_agent)?);
+        Ok(())
+    }
+
+    /// The pending change, with its entry if that is asked for.
+    async fn described(&mut self, session: &Session) -> Result<Change, E2bError> {
+        let entry = match &self.pending {
             // The file may be gone again.
-            true => session.stat(&event.path).await.ok(),
-            false => None,
+            Some(event) if self.has_entries => session.stat(&event.path).await.ok(),
+            _ => None,
         };
-        Ok(Change { event, entry })
+        let missing = || E2bError::new(ErrorKind::Internal, "there is no change");
+        Ok(Change { event: self.pending.take().ok_or_else(missing)?, entry })
     }
 }
 

@@ -1,6 +1,7 @@
 //! A request to a sandbox, from its head to its answer.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::Request;
@@ -123,6 +124,31 @@ where
 pub(super) fn timed_out(what: &str) -> E2bError {
     let message = format!("{what} within the time of Connect-Timeout-Ms");
     E2bError::new(ErrorKind::TimedOut, message)
+}
+
+/// How often a stream is written to after its client has closed its sending side: only that shows whether it is gone.
+const PROBE: Duration = Duration::from_secs(1);
+
+/// Says when a stream without other messages has to send one.
+pub(super) struct KeepAlive {
+    every: Duration,
+    /// Ready when the client is most likely gone.
+    departure: Option<BoxFuture<'static, ()>>,
+}
+
+impl KeepAlive {
+    pub(super) fn new(call: &DataCall, head: &Head) -> Self {
+        Self { every: head.keepalive, departure: Some(Box::pin(call.caller.departure())) }
+    }
+
+    /// Waits until a message is due. Dropping the future starts the wait again.
+    pub(super) async fn due(&mut self) {
+        let Some(departure) = &mut self.departure else { return tokio::time::sleep(PROBE).await };
+        tokio::select! {
+            () = departure.as_mut() => self.departure = None,
+            () = tokio::time::sleep(self.every) => {}
+        }
+    }
 }
 
 /// Waits until a time, or forever.

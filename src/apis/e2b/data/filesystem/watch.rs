@@ -7,7 +7,7 @@ use axum::body::{Body, Bytes};
 use axum::response::Response;
 use tokio::time::Instant;
 
-use crate::apis::e2b::data::call::{DataCall, at, timed_out};
+use crate::apis::e2b::data::call::{DataCall, KeepAlive, at, timed_out};
 use crate::apis::e2b::data::connect::answer;
 use crate::apis::e2b::data::connect::head::Head;
 use crate::apis::e2b::data::messages::Empty;
@@ -23,6 +23,7 @@ struct Changes {
     head: Head,
     session: InUse,
     watching: Watching,
+    keepalive: KeepAlive,
     /// The time of the client, if it is limited.
     deadline: Option<Instant>,
     ready: VecDeque<Bytes>,
@@ -41,7 +42,8 @@ pub(super) async fn stream(
     let watching = Watching::begin(&session.session, watched).await?;
     let first = answer::envelope(head.accepted, &filesystem::watching());
     let ready = VecDeque::from([first]);
-    let changes = Changes { head, session, watching, deadline, ready, has_ended: false };
+    let keepalive = KeepAlive::new(call, &head);
+    let changes = Changes { head, session, watching, keepalive, deadline, ready, has_ended: false };
     let envelopes = futures_util::stream::unfold(changes, |mut changes| async move {
         let next = changes.next().await?;
         Some((Ok::<_, Infallible>(next), changes))
@@ -62,7 +64,7 @@ impl Changes {
             biased;
             () = at(self.deadline) => Err(timed_out("the watch did not end")),
             changed = self.watching.next(&self.session.session) => changed,
-            () = tokio::time::sleep(self.head.keepalive) => {
+            () = self.keepalive.due() => {
                 return Some(answer::envelope(self.head.accepted, &filesystem::keepalive()));
             }
         };

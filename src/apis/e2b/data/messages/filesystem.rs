@@ -69,20 +69,37 @@ pub(in super::super) fn path(
     if path.contains('\0') {
         return Err(InvalidField::new(field, "can't contain a zero byte"));
     }
-    match path.as_str() {
-        "" | "~" => Ok(".".to_owned()),
-        other => match other.strip_prefix('~') {
-            None => Ok(path),
-            Some(rest) => match rest.strip_prefix('/') {
-                Some(inside) if inside.trim_start_matches('/').is_empty() => Ok(".".to_owned()),
-                Some(inside) => Ok(inside.trim_start_matches('/').to_owned()),
-                None => {
-                    let problem = "begins with the home of another user, and there is one user: \
-                                   write ~/ for its home, or ./~ for a file with this name";
-                    Err(InvalidField::new(field, problem))
-                }
-            },
-        },
+    let inside = match path.strip_prefix('~') {
+        None => path.as_str(),
+        Some("") => "",
+        Some(rest) => rest.strip_prefix('/').map(|rest| rest.trim_start_matches('/')).ok_or(
+            InvalidField::new(
+                field,
+                "begins with the home of another user, and there is one user: write ~/ for its home, or ./~ \
+                 for a file with this name",
+            ),
+        )?,
+    };
+    Ok(cleaned(inside))
+}
+
+/// A path without parts that lead nowhere or back, as clients expect it. A relative one can lead out of the home.
+fn cleaned(path: &str) -> String {
+    let is_absolute = path.starts_with('/');
+    let mut parts: Vec<&str> = Vec::new();
+    for part in path.split('/') {
+        match part {
+            "" | "." => {}
+            ".." if parts.last().is_some_and(|last| *last != "..") => drop(parts.pop()),
+            ".." if is_absolute => {}
+            name => parts.push(name),
+        }
+    }
+    let joined = parts.join("/");
+    match (is_absolute, joined.as_str()) {
+        (true, _) => format!("/{joined}"),
+        (false, "") => ".".to_owned(),
+        (false, _) => joined,
     }
 }
 
@@ -202,7 +219,7 @@ impl From<Entry> for EntryInfo {
         Self {
             name: entry.name,
             r#type,
-            path: entry.path,
+            path: cleaned(&entry.path),
             // The space that a folder's own list takes says nothing to a client.
             size: if is_folder { 0 } else { entry.size }.to_string(),
             mode: entry.mode & 0o7777,
@@ -219,19 +236,10 @@ impl From<Entry> for EntryInfo {
 /// The target of a link as a path from the root, which clients expect. It is not looked up, so it may lead through further links.
 fn from_root(link: &str, target: &str) -> String {
     let folder = link.rsplit_once('/').map_or("", |(folder, _)| folder);
-    let parts = match target.starts_with('/') {
-        true => target.to_owned(),
-        false => format!("{folder}/{target}"),
-    };
-    let mut path: Vec<&str> = Vec::new();
-    for part in parts.split('/') {
-        match part {
-            "" | "." => {}
-            ".." => drop(path.pop()),
-            name => path.push(name),
-        }
+    match target.starts_with('/') {
+        true => cleaned(target),
+        false => cleaned(&format!("{folder}/{target}")),
     }
-    format!("/{}", path.join("/"))
 }
 
 /// Permissions as clients show them: a link has an `L`, unlike in `ls`.
@@ -302,7 +310,13 @@ mod tests {
             ("~/a", "a"),
             ("~//a", "a"),
             ("a~", "a~"),
-            ("./~", "./~"),
+            ("./~", "~"),
+            ("a/../b", "b"),
+            ("a/./b//c/", "a/b/c"),
+            ("../a", "../a"),
+            ("../../a/..", "../.."),
+            ("/../a", "/a"),
+            ("/", "/"),
         ] {
             assert_eq!(read(given).as_deref(), Ok(expected), "{given:?}");
         }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use axum::body::{Body, BodyDataStream};
 use axum::response::Response;
 use futures_util::StreamExt as _;
+use isolator_pool::pool::session::agent::AgentError;
 use tokio::time::Instant;
 
 use super::pid_of;
@@ -73,7 +74,12 @@ async fn take(call: &DataCall, part: InputPart, process: &mut Option<u32>) -> Re
         (InputPart::KeepAlive, _) => Ok(()),
         (InputPart::Start(selected), None) => {
             let session = call.sandbox.session()?;
-            *process = Some(pid_of(&session.session, selected).await?);
+            let pid = pid_of(&session.session, selected).await?;
+            let processes = session.session.processes().await.map_err(E2bError::of_agent)?;
+            if !processes.iter().any(|process| process.pid == pid) {
+                return Err(E2bError::of_agent(AgentError::NoProcess(pid)));
+            }
+            *process = Some(pid);
             Ok(())
         }
         (InputPart::Data(bytes), Some(pid)) => {

@@ -13,7 +13,7 @@ use isolator_pool::pool::session::agent::{Attached, ProcessEvent, StartProcess};
 use tokio::time::Instant;
 
 use super::START;
-use crate::apis::e2b::data::call::{DataCall, at, timed_out};
+use crate::apis::e2b::data::call::{DataCall, KeepAlive, at, timed_out};
 use crate::apis::e2b::data::connect::answer;
 use crate::apis::e2b::data::connect::head::Head;
 use crate::apis::e2b::data::messages::process::{self, OutputKind};
@@ -29,6 +29,7 @@ struct Output {
     /// The session is in use as long as a client is attached.
     _session: InUse,
     attached: Attached,
+    keepalive: KeepAlive,
     /// The time of the client, if it is limited.
     deadline: Option<Instant>,
     /// Envelopes that come before further events.
@@ -103,6 +104,7 @@ fn stream(
         sandbox: Arc::clone(&call.sandbox),
         _session: session,
         attached,
+        keepalive: KeepAlive::new(call, &head),
         deadline,
         ready: VecDeque::from([first]),
         has_ended: false,
@@ -139,7 +141,7 @@ impl Output {
             biased;
             () = at(deadline) => return Some(self.end(&timed_out("the process did not end"))),
             event = self.attached.next() => event,
-            () = tokio::time::sleep(self.head.keepalive) => {
+            () = self.keepalive.due() => {
                 return Some(answer::envelope(self.head.accepted, &process::keepalive()));
             }
         };
