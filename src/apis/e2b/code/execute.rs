@@ -15,6 +15,7 @@ use isolator_pool::pool::session::{CellEnd, CellOutcome, SessionError, ShownWatc
 use isolator_pool::run::outcome::Status;
 use isolator_pool::run::output::{Stream, Watch};
 use tokio::sync::{Notify, oneshot};
+use tokio::time::Instant;
 
 use super::lines::{self, Failure, Shown, Texts};
 use super::outbox::{End, Outbox};
@@ -37,6 +38,10 @@ const HEAD_AFTER: Duration = Duration::from_millis(500);
 
 /// How often a client that gets nothing else gets a sign of life. It also shows whether the client is still there.
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(5);
+
+/// How long the beginning of a line waits for its rest, and how long it can be.
+const REST_OF_LINE_WITHIN: Duration = Duration::from_millis(5);
+const MAX_BEGUN: usize = 8 << 10;
 
 /// Bytes of a cell's line besides its text.
 const OVERHEAD: usize = 1024;
@@ -120,6 +125,10 @@ struct Run {
 struct SoFar {
     stdout: Mutex<Texts>,
     stderr: Mutex<Texts>,
+    /// The beginning of a line, whose rest most likely comes at once: interpreters write it in pieces.
+    begun: Mutex<Option<(Stream, String)>>,
+    /// Told when a line has begun.
+    has_begun: Notify,
     /// Whether an exception was shown.
     failed: AtomicBool,
 }
@@ -129,6 +138,31 @@ impl SoFar {
         match stream {
             Stream::Stdout => &self.stdout,
             Stream::Stderr => &self.stderr,
+        }
+    }
+
+    /// Sends what was printed, except for the beginning of a line, which is kept for a moment.
+    fn print(&self, stream: Stream, text: &str, outbox: &Outbox) {
+        let mut begun = lock(&self.begun);
+        let mut all = String::new();
+        match begun.take() {
+            Some((of, before)) if of == stream => all = before,
+            Some((of, before)) => outbox.push(lines::printed(of, &before)),
+            None => {}
+        }
+        all.push_str(text);
+        if all.ends_with('\n') || all.len() > MAX_BEGUN {
+            outbox.push(lines::printed(stream, &all));
+        } else if !all.is_empty() {
+            *begun = Some((stream, all));
+            self.has_begun.notify_one();
+        }
+    }
+
+    /// Sends the beginning of a line that is kept.
+    fn flush(&self, outbox: &Outbox) {
+        if let Some((stream, text)) = lock(&self.begun).take() {
+            outbox.push(lines::printed(stream, &text));
         }
     }
 }
@@ -159,6 +193,7 @@ impl Run {
                     () = gone => {}
                 }
             });
+            let mut flush_in = std::pin::pin!(tokio::time::sleep(KEEPALIVE_EVERY));
             let mut keepalive = tokio::time::interval(KEEPALIVE_EVERY);
             keepalive.tick().await;
             loop {
@@ -169,6 +204,11 @@ impl Run {
                         interrupt.notify_one();
                         break tokio::time::timeout(INTERRUPT_GRACE, &mut served).await.ok();
                     }
+                    () = so_far.has_begun.notified() => flush_in.as_mut().reset(Instant::now() + REST_OF_LINE_WITHIN),
+                    () = &mut flush_in => {
+                        so_far.flush(&self.outbox);
+                        flush_in.as_mut().reset(Instant::now() + KEEPALIVE_EVERY);
+                    }
                     _ = keepalive.tick() => self.outbox.push(lines::keepalive()),
                 }
             }
@@ -178,6 +218,7 @@ impl Run {
 
     /// Says how the cell has ended. `None` if it was killed because no one reads its lines.
     fn finish(&mut self, served: Option<Result<Served, CallError>>, so_far: &SoFar) {
+        so_far.flush(&self.outbox);
         let mut last = Vec::new();
         for stream in [Stream::Stdout, Stream::Stderr] {
             let rest = lock(so_far.of(stream)).finish();
@@ -265,20 +306,21 @@ impl Run {
         let (outbox, so_far) = (self.outbox.clone(), Arc::clone(so_far));
         Watch::new(move |stream, bytes| {
             let text = lock(so_far.of(stream)).take(bytes);
-            if !text.is_empty() {
-                outbox.push(lines::printed(stream, &text));
-            }
+            so_far.print(stream, &text, &outbox);
         })
     }
 
     fn shown_watch(&self, so_far: &Arc<SoFar>) -> ShownWatch {
         let (outbox, so_far) = (self.outbox.clone(), Arc::clone(so_far));
-        ShownWatch::new(move |thing| match lines::shown(thing) {
-            Shown::Result(line) => outbox.push(line),
-            Shown::Error(failure) => {
-                let before = so_far.failed.swap(true, Ordering::Relaxed);
-                if !before {
-                    outbox.push(lines::error(&failure));
+        ShownWatch::new(move |thing| {
+            so_far.flush(&outbox);
+            match lines::shown(thing) {
+                Shown::Result(line) => outbox.push(line),
+                Shown::Error(failure) => {
+                    let before = so_far.failed.swap(true, Ordering::Relaxed);
+                    if !before {
+                        outbox.push(lines::error(&failure));
+                    }
                 }
             }
         })
