@@ -160,10 +160,17 @@ class Group:
         return self
 
     def __exit__(self, *_):
-        for pid in self.read("cgroup.procs").split():
-            with suppress(OSError):
-                (self.folder.parent / "cgroup.procs").write_text(pid)
-        self.folder.rmdir()
+        until = time.monotonic() + LEFT_WITHIN_S
+        while self.folder.exists():
+            for pid in self.read("cgroup.procs").split():
+                with suppress(OSError):
+                    (self.folder.parent / "cgroup.procs").write_text(pid)
+            try:
+                self.folder.rmdir()
+            except OSError:
+                # A process that is ending is still in it.
+                assert time.monotonic() < until, f"{self.folder} can't be removed"
+                time.sleep(0.01)
 
     def read(self, name):
         return (self.folder / name).read_text()
