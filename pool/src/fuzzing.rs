@@ -14,6 +14,7 @@ use crate::sandbox::activity::ActivityGate;
 use crate::sandbox::reaper::Reaper;
 
 pub use crate::engine::store::fuzzing::{clear, unpack};
+pub use crate::pool::session::agent::fuzzing::{HeardOfAgent, heard_of_agent};
 pub use crate::pool::session::fuzzing::shown;
 
 /// Takes a sandbox of an engine through all of its states, the last of which is one request.

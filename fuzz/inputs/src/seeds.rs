@@ -18,6 +18,8 @@ use crate::frames::{self, Frame};
 use crate::mutate::gzip;
 use crate::tape::{self, Member};
 
+mod agent;
+
 /// How many bytes of an input come before the stream of frames. They choose the request and the engine that get it.
 pub fn knobs(target: &str) -> usize {
     if ["runner_says", "session_says", "kernel_says"].contains(&target) { KNOBS } else { 0 }
@@ -30,6 +32,7 @@ pub const KNOBS: usize = 3;
 pub fn all() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     let mut seeds = Vec::new();
     for (target, of_target) in [
+        ("agent_says", agent::says()),
         ("runner_says", runner_says()),
         ("session_says", session_says()),
         ("kernel_says", kernel_says()),

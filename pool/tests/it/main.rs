@@ -3,6 +3,7 @@
 mod fake;
 
 mod admission;
+mod agents;
 mod cancellation;
 mod close;
 mod forks;

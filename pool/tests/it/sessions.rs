@@ -47,7 +47,7 @@ fn cell(code: &str) -> CellRequest {
     }
 }
 
-async fn run(session: &Session, code: &str) -> Result<CellOutcome, SessionError> {
+pub(crate) async fn run(session: &Session, code: &str) -> Result<CellOutcome, SessionError> {
     session.run(cell(code), |_| {}).await
 }
 
@@ -56,7 +56,7 @@ fn is_lost(reason: &EndReason, why: &str) -> bool {
 }
 
 /// Runs a cell in a task of its own.
-fn spawn(
+pub(crate) fn spawn(
     world: &World,
     session: &Arc<Session>,
     code: &'static str,

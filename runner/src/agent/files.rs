@@ -1,6 +1,6 @@
 //! Files: what is done at once, and the beginning of what takes longer.
 //!
-//! Programs may have put anything under a path: pipes and devices that would block who opens them, links, names that are no text.
+//! Programs may have put anything under a path: pipes and devices that block a process that opens them, links, names that are no text.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _};
@@ -29,7 +29,7 @@ pub(super) fn resolve(home: &Path, path: &str) -> PathBuf {
     home.join(path_of(path)).components().collect()
 }
 
-/// Opens a file for reading, if it is a regular one. Never waits: neither for the other end of a pipe nor for who has a lease.
+/// Opens a file for reading, if it is a regular one. Never waits: neither for the other end of a pipe nor for the holder of a lease.
 pub(super) fn open(path: &Path) -> Result<File, Failure> {
     regular(&fs::metadata(path).map_err(|error| failure(&error))?)?;
     let flags = libc::O_NONBLOCK | libc::O_NOCTTY;

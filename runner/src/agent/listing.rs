@@ -11,7 +11,7 @@ use super::{failure, files};
 
 /// A list that is being made.
 pub(super) struct Listing {
-    /// What is still to be listed, the next one last: the path and how deep below it is listed.
+    /// Entries that are still to be listed, the next one last: the path and how deep below it is listed.
     left: Vec<(PathBuf, u32)>,
     listed: usize,
 }

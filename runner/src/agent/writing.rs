@@ -9,8 +9,8 @@ use isolator_runner::wire::agent::Failure;
 
 use super::{failure, files};
 
-/// The beginnings of the names of files that are not complete: those that are new, and those that replace another. What happens to such
-/// files is not reported to who watches the folder.
+/// The beginnings of the names of files that are not complete: those that are new, and those that replace another. Changes of such
+/// files are not reported to clients that watch the folder.
 pub(super) const NEW: &str = ".isolator-new-";
 pub(super) const REPLACING: &str = ".isolator-replacing-";
 

@@ -1,5 +1,6 @@
 //! Sets of packages in sandboxes, which only their own programs find. The sets are made by hand.
 
+mod agents;
 mod apart;
 mod life;
 mod node;

@@ -18,7 +18,7 @@ async fn open(world: &World, set: &std::sync::Arc<isolator_pool::packages::Packa
     opened.expect("a session").0
 }
 
-async fn run(
+pub(super) async fn run(
     world: &World,
     session: &Session,
     run: CellRun,
@@ -49,7 +49,7 @@ async fn run(
     super::printed(&outcome.outcome)
 }
 
-const CODE: CellRun = CellRun::code();
+pub(super) const CODE: CellRun = CellRun::code();
 
 #[tokio::test]
 async fn cells_and_programs_of_python_have_the_set() {

@@ -205,7 +205,12 @@ impl Engine for FakeEngine {
             Ok(record.end.clone())
         })?;
         let (server, inside) = tokio::io::duplex(PIPE);
-        let runner = Runner { engine: self.clone(), name: name.clone(), stream: inside };
+        let runner = Runner {
+            engine: self.clone(),
+            name: name.clone(),
+            stream: inside,
+            agent: Default::default(),
+        };
         self.tasks.spawn(async move {
             tokio::select! {
                 biased;

@@ -7,6 +7,7 @@
 // Each test binary uses a part of this.
 #![allow(dead_code)]
 
+mod agent;
 mod calls;
 mod engine;
 mod forks;
@@ -18,6 +19,7 @@ use std::time::Duration;
 
 use isolator_pool::engine::Call;
 
+pub(crate) use self::agent::PID;
 use self::calls::*;
 pub(crate) use self::engine::*;
 pub(crate) use self::forks::*;

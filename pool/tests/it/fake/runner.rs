@@ -19,6 +19,7 @@ pub(super) struct Runner {
     pub(super) engine: FakeEngine,
     pub(super) name: SandboxName,
     pub(super) stream: DuplexStream,
+    pub(super) agent: super::agent::FakeAgent,
 }
 
 impl Runner {

@@ -57,8 +57,14 @@ impl Runner {
     ) -> std::io::Result<Option<(Kind, Vec<u8>)>> {
         let mut piece = vec![0; PIPE];
         loop {
-            if let Some(frame) = decoder.next_frame().expect("frames of the server") {
-                return Ok(Some(frame));
+            match decoder.next_frame().expect("frames of the server") {
+                Some((kind @ (Kind::Agent | Kind::EndAgent), payload)) => {
+                    self.thawed().await;
+                    self.agent(kind, &payload).await?;
+                    continue;
+                }
+                Some(frame) => return Ok(Some(frame)),
+                None => {}
             }
             let read = self.stream.read(&mut piece).await?;
             if read == 0 {

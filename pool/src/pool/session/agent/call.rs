@@ -43,7 +43,34 @@ pub(super) struct Call {
     pub(super) window: u32,
     /// Credit that the agent has used since it was given some.
     pub(super) used: u32,
-    pub(super) heard: mpsc::UnboundedReceiver<Heard>,
+    pub(super) ear: Ear,
+}
+
+/// The receiving end of a call. It repeats how the call has ended.
+#[derive(Debug)]
+pub(super) struct Ear {
+    heard: mpsc::UnboundedReceiver<Heard>,
+    broken: Option<Broken>,
+}
+
+impl Ear {
+    pub(super) fn new(heard: mpsc::UnboundedReceiver<Heard>) -> Self {
+        Self { heard, broken: None }
+    }
+
+    async fn next(&mut self) -> Heard {
+        if let Some(broken) = &self.broken {
+            return Heard::Broken(broken.clone());
+        }
+        // The sender is dropped only after it has sent an end.
+        let heard = self.heard.recv().await.unwrap_or(Heard::Broken(Broken::Nonsense));
+        self.broken = match &heard {
+            Heard::Broken(broken) => Some(broken.clone()),
+            Heard::End(StreamEnd::Failed(failure)) => Some(Broken::Failed(*failure)),
+            Heard::Answer(_) | Heard::Piece(..) | Heard::End(_) => None,
+        };
+        heard
+    }
 }
 
 impl Call {
@@ -53,10 +80,11 @@ impl Call {
     ///
     /// When the call has ended meanwhile.
     pub(super) async fn send(&mut self, kind: MessageKind, body: &[u8]) -> Result<(), Broken> {
+        let Self { hub, ear, .. } = self;
         let permit = tokio::select! {
             biased;
-            heard = self.heard.recv() => return Err(heard.map_or(Broken::Nonsense, Heard::broken)),
-            permit = self.hub.room(MESSAGE_HEADER + body.len()) => permit,
+            heard = ear.next() => return Err(heard.broken()),
+            permit = hub.room(MESSAGE_HEADER + body.len()) => permit,
         };
         self.hub.queue(self.number, kind, body, permit);
         Ok(())
@@ -68,9 +96,9 @@ impl Call {
     ///
     /// When it is a failure, or there is none.
     pub(super) async fn answer(&mut self) -> Result<Answer, Broken> {
-        match self.heard.recv().await {
-            Some(Heard::Answer(answer)) => Ok(answer),
-            other => Err(other.map_or(Broken::Nonsense, Heard::broken)),
+        match self.ear.next().await {
+            Heard::Answer(answer) => Ok(answer),
+            other => Err(other.broken()),
         }
     }
 
@@ -86,7 +114,7 @@ impl Call {
 
     /// The next piece of the stream, or its end. The agent gets credit for more.
     pub(super) async fn next(&mut self) -> Heard {
-        let heard = self.heard.recv().await.unwrap_or(Heard::Broken(Broken::Nonsense));
+        let heard = self.ear.next().await;
         if let Heard::Piece(_, body) = &heard {
             self.used += isolator_runner::wire::agent::cost(body.len());
             if self.used >= self.window / 2 {

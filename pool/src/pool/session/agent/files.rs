@@ -106,7 +106,7 @@ impl Watcher {
     }
 }
 
-/// Paths begin at the root, or at the agent's home: `/home/user` if it is there, and otherwise the workspace.
+/// Paths begin at the root, or at the agent's home: `/home/user` if that can be written, and otherwise the workspace.
 impl Session {
     /// Describes a file, a folder or a link.
     ///

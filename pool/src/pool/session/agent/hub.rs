@@ -1,4 +1,4 @@
-//! The calls to the agent of a session that are under way, and what is to be sent.
+//! The calls to the agent of a session that are under way, and the messages to be sent.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use isolator_runner::wire::{Kind, WireError};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::Instant;
 
-use super::call::{Call, Heard};
+use super::call::{Call, Ear, Heard};
 use super::error::{AgentLoss, Broken, TooMany};
 use super::messages::{Calls, Open, Queued, State};
 use crate::lock::lock;
@@ -32,7 +32,7 @@ const LIST_CREDIT: u32 = MAX_BODY as u32 + 64 * 1024;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 const LONG_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// The kind of a call: what may come after its request.
+/// The kind of a call: the messages that may follow its request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CallKind {
     /// An answer.
@@ -166,7 +166,7 @@ impl Hub {
         let (sender, heard) = mpsc::unbounded_channel();
         let number = calls.begin(Open { heard: sender, kind, credit: window, state: State::New });
         self.tell(&calls);
-        Ok(Call { hub: Arc::clone(self), number, window, used: 0, heard })
+        Ok(Call { hub: Arc::clone(self), number, window, used: 0, ear: Ear::new(heard) })
     }
 
     /// Waits until that number of bytes can be queued. `None` if the session has ended.
