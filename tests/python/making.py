@@ -68,7 +68,7 @@ def _command(pid):
 
 @contextmanager
 def traced(pids, *options):
-    """`strace` shows, or changes, the calls of these processes and of all that they start. Gives the folder with a file for each."""
+    """`strace` shows, or changes, the calls of these processes and all that they start. Gives the folder with a file for each."""
     attached = [pid for pid in pids if _tracer(pid) is not None]
     attach = [word for pid in attached for word in ("-p", str(pid))]
     with tempfile.TemporaryDirectory() as folder:
