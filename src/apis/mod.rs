@@ -110,7 +110,7 @@ impl Protocol {
         let is_below = |start: &&str| {
             path.strip_prefix(*start).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         };
-        PATHS.into_iter().find(|(_, starts)| starts.iter().any(|it| is_below(it))).map(|it| it.0)
+        PATHS.into_iter().find(|(_, starts)| starts.iter().any(is_below)).map(|it| it.0)
     }
 
     /// Its name, for people.

@@ -80,7 +80,7 @@ pub struct TemplateConfig {
 }
 
 /// The templates that E2B's clients name unless they are given one, and their language.
-const USUAL_TEMPLATES: [&str; 2] = ["base", "code-interpreter-v1"];
+const USUAL_TEMPLATES: [&str; 3] = ["base", "code-interpreter", "code-interpreter-v1"];
 const USUAL_LANGUAGE: &str = "python";
 
 impl ApisConfig {
@@ -178,6 +178,7 @@ impl ProgramsApiConfig {
 mod tests {
     use std::path::Path;
 
+    use super::{USUAL_LANGUAGE, USUAL_TEMPLATES};
     use crate::config::Config;
 
     fn parse(text: &str) -> Result<Config, Vec<String>> {
@@ -211,7 +212,8 @@ mod tests {
         let own = r#"{"apis": {"e2b": {"templates": {"node": {"language": "javascript"}}}}}"#;
         assert_eq!(open(own), ["javascript", "python"]);
         let other = r#"{"apis": {"e2b": {"templates":
-            {"base": {"language": "go"}, "code-interpreter-v1": {"language": "go"}}}}}"#;
+            {"base": {"language": "go"}, "code-interpreter": {"language": "go"},
+             "code-interpreter-v1": {"language": "go"}}}}}"#;
         assert_eq!(open(other), ["go"]);
         let refused =
             r#"{"apis": {"e2b": {}}, "languageSettings": {"python": {"writableRoot": false}}}"#;
@@ -222,7 +224,8 @@ mod tests {
         assert_eq!((&*python.sandbox.workdir, &*python.env["HOME"]), (USER_HOME, USER_HOME));
         let templates = config.apis.e2b.unwrap().templates;
         let names: Vec<_> = templates.iter().map(|(name, it)| (&**name, &*it.language)).collect();
-        assert_eq!(names, [("base", "python"), ("code-interpreter-v1", "python")]);
+        let usual = USUAL_TEMPLATES.map(|name| (name, USUAL_LANGUAGE));
+        assert_eq!(names, usual);
         let without =
             r#"{"apis": {"e2b": {}}, "languageSettings": {"python": {"enabled": false}}}"#;
         assert!(parse(without).unwrap().apis.e2b.unwrap().templates.is_empty());

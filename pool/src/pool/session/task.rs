@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use isolator_runner::wire::{
-    self, Bounds, Cell, CellEnded, Kind, Opened, Read, Rewind, Rewound,
-    WireError,
+    self, Bounds, Cell, CellEnded, Kind, Opened, Read, Rewind, Rewound, WireError,
 };
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::Instant;

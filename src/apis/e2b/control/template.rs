@@ -1,5 +1,5 @@
-//! Templates: names for a language and packages. The operator's come first, then sets of packages, languages and names that
-//! E2B's clients use when they give none.
+//! Templates: names for a language and packages. Those of the configuration come first, which also has the names that E2B's
+//! clients use when they give none; then sets of packages, and languages.
 
 use std::collections::BTreeSet;
 
@@ -7,9 +7,6 @@ use isolator_pool::quote::quoted;
 
 use crate::apis::e2b::error::{E2bError, ErrorKind};
 use crate::config::Config;
-
-/// Names for the language that has cells of Python.
-const OF_PYTHON: [&str; 3] = ["base", "code-interpreter-v1", "code-interpreter"];
 
 /// A template.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,9 +35,6 @@ pub(super) fn named(name: &str, config: &Config) -> Result<Template, E2bError> {
     if config.languages.contains_key(name) {
         return Ok(of(name));
     }
-    if OF_PYTHON.contains(&name) && config.languages.contains_key("python") {
-        return Ok(of("python"));
-    }
     let message = format!(
         "templateID: there is no template {}; use one of {}. An operator adds others in apis.e2b.templates",
         quoted(name),
@@ -54,9 +48,7 @@ fn names(config: &Config) -> BTreeSet<&str> {
     let configured = config.apis.e2b.iter().flat_map(|e2b| e2b.templates.keys());
     let sets = config.packages.sets.keys();
     let languages = config.languages.keys();
-    let names = configured.chain(sets).chain(languages).map(String::as_str);
-    let of_python = OF_PYTHON.into_iter().filter(|_| config.languages.contains_key("python"));
-    names.chain(of_python).collect()
+    configured.chain(sets).chain(languages).map(String::as_str).collect()
 }
 
 #[cfg(test)]

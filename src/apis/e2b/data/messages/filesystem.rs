@@ -343,7 +343,10 @@ mod tests {
             })
         );
         let folder = entry(EntryKind::Folder, 0o040_755);
-        assert_eq!((&folder["size"], &folder["permissions"]), (&json!("4096"), &json!("drwxr-xr-x")));
+        assert_eq!(
+            (&folder["size"], &folder["permissions"]),
+            (&json!("4096"), &json!("drwxr-xr-x"))
+        );
         for (leads_to, expected) in [
             (Some(LeadsTo::File), FILE),
             (Some(LeadsTo::Folder), FOLDER),
