@@ -16,7 +16,7 @@ MANIFESTS := Cargo.toml fuzz/Cargo.toml template/Cargo.toml
 .NOTPARALLEL:
 
 .PHONY: help run test test-all bench soak flood lint advisories fmt build bundle deb wheel container images engine engines toolchain unit fuzz \
-	pytest suites sbom lock clean
+	pytest suites suites-apis sbom lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -97,6 +97,10 @@ suites: export ISOLATOR_TEST_ENGINE = embedded
 suites: engines ## Run the tests of CPython and Node.js in interpreters that were started ahead and in plain ones, and compare
 	$(TIMED) "suite: CPython" scripts/python tests/python/suites.py cpython
 	$(TIMED) "suite: Node.js" scripts/python tests/python/suites.py node
+
+suites-apis: export ISOLATOR_TEST_ENGINE = embedded
+suites-apis: engines ## Fetch E2B's own tests and run them against a server; options: APIS="--from FOLDER python-sync"
+	scripts/python tests/python/apis_suites.py $(APIS)
 
 soak: engines ## Run ordinary and hostile requests for a long time and check the log; options: SOAK="--time 8h --seed 7"
 	for engine in $(or $(ISOLATOR_TEST_ENGINE),docker embedded); do \

@@ -175,7 +175,7 @@ struct Counter {
 }
 
 impl Counter {
-    /// The hierarchy of version 1 that counts, or else that of version 2.
+    /// The hierarchy of version 2, or else that of version 1 that counts: sandboxes join it only where it also limits.
     fn find() -> Option<Self> {
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let found = |is_it: fn(&str) -> bool| {
@@ -183,8 +183,8 @@ impl Counter {
             let line = lines.find(|line| line.split_once(" - ").is_some_and(|it| is_it(it.1)))?;
             Some(Self { mount: line.split(' ').nth(4)?.into() })
         };
-        found(|system| system.starts_with("cgroup ") && system.contains("cpuacct"))
-            .or_else(|| found(|system| system.starts_with("cgroup2 ")))
+        found(|system| system.starts_with("cgroup2 "))
+            .or_else(|| found(|system| system.starts_with("cgroup ") && system.contains("cpuacct")))
     }
 
     /// What a group and all groups that were ever below it have used.

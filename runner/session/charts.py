@@ -154,11 +154,11 @@ def _boxes(axes):
         sides = [sorted(map(_rounded, corners[:, at])) for at in (0, 1)]
         boxes.append({"label": label.get_text(), "across": sides[0][:: len(sides[0]) - 1], "along": sides[1][:: len(sides[1]) - 1]})
     # Boxes that all have the same height lie on their sides.
-    heights = {box["along"][1] - box["along"][0] for box in boxes}
+    heights = {_rounded(box["along"][1] - box["along"][0]) for box in boxes}
     is_turned = len(boxes) > 1 and len(heights) == 1
     if is_turned:
-        for box in boxes:
-            box["across"], box["along"] = box["along"], box["across"]
+        for box, label in zip(boxes, axes.get_yticklabels()):
+            box["across"], box["along"], box["label"] = box["along"], box["across"], label.get_text()
     found = [dict(label=box["label"], min=box["along"][0], first_quartile=box["along"][0], median=None,
                   third_quartile=box["along"][1], max=box["along"][1], outliers=[]) for box in boxes]  # fmt: skip
     for line in axes.lines:

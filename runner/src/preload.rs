@@ -5,6 +5,8 @@
 //! can use such an interpreter is decided here and, for what only the interpreter knows, in that file;
 //! otherwise the program gets a new interpreter.
 
+mod kernel;
+
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::Shutdown;
@@ -15,15 +17,13 @@ use std::time::{Duration, Instant};
 
 use isolator_runner::fork::CHANNEL;
 use isolator_runner::paths;
-use isolator_runner::wire::{
-    Alone, Interpreter, Job, Kernel, Packages, Preload, Preloaded, Wanted,
-};
+use isolator_runner::wire::{Alone, Interpreter, Job, Packages, Preload, Preloaded, Wanted};
 use rustix::io::FdFlags;
 use rustix::process::{Pid, WaitOptions, waitpid};
 
+pub(crate) use self::kernel::{StartedKernel, start_kernel};
 use crate::forks::Forks;
 use crate::output::last_line;
-use crate::packages;
 use crate::process::{OomScore, Process, would_block};
 use crate::processes::{self, Stat};
 use crate::{poll, usage};
@@ -254,82 +254,6 @@ impl Preloads {
         let spares = Spares { waiting, dying: Vec::new(), unreported: Some(memory) };
         Taken { program, spares }
     }
-}
-
-/// The interpreter that runs the cells of a session.
-pub(crate) struct StartedKernel {
-    pub(crate) process: Process,
-    /// The channel of its messages.
-    pub(crate) channel: UnixStream,
-    /// Whether it was a waiting one.
-    pub(crate) preloaded: bool,
-}
-
-impl Preloads {
-    /// Ends all of them.
-    pub(crate) fn end(self) {
-        let Self { bare, loaded, replaced, .. } = self;
-        [bare, loaded, replaced].into_iter().flatten().for_each(Parked::end);
-    }
-
-    /// Lets an interpreter that waits become the kernel of a session, or starts one. The others end.
-    ///
-    /// # Errors
-    ///
-    /// When none can be started.
-    pub(crate) fn into_kernel(
-        self,
-        kernel: &Kernel,
-        workdir: &Path,
-        oom_score: &OomScore,
-    ) -> io::Result<StartedKernel> {
-        let Self { preload, bare, loaded, replaced, .. } = self;
-        let is_like = |preload: &Preload| {
-            (preload.interpreter, Path::new(&preload.workdir)) == (kernel.interpreter, workdir)
-                && (&preload.argv, &preload.env) == (&kernel.waiting, &kernel.env)
-        };
-        let is_fit = preload.as_ref().is_some_and(is_like);
-        let (first, second) = match kernel.wanted {
-            Wanted::Loaded => (loaded, bare),
-            Wanted::Bare | Wanted::New => (bare, loaded),
-        };
-        let mut started = None;
-        let program = match kernel.interpreter {
-            Interpreter::Python => paths::PYTHON_KERNEL,
-            Interpreter::Node => paths::NODE_KERNEL,
-        };
-        let packages = kernel.packages.as_ref();
-        for mut parked in [first, second, replaced].into_iter().flatten() {
-            if is_fit && started.is_none() && parked.becomes_kernel(program, packages) {
-                let Parked { process, channel, .. } = parked;
-                started = Some(StartedKernel { process, channel, preloaded: true });
-            } else {
-                parked.end();
-            }
-        }
-        match started {
-            Some(started) => Ok(started),
-            None => start_kernel(kernel, workdir, oom_score),
-        }
-    }
-}
-
-/// Starts a kernel in a folder.
-///
-/// # Errors
-///
-/// When it can't be started.
-pub(crate) fn start_kernel(
-    kernel: &Kernel,
-    folder: &Path,
-    oom_score: &OomScore,
-) -> io::Result<StartedKernel> {
-    let (channel, their_end) = inherited_channel()?;
-    let mut argv = kernel.argv.clone();
-    argv.push(their_end.as_raw_fd().to_string());
-    let env = packages::variables(&kernel.env, kernel.packages.as_ref());
-    let process = Process::spawn(&argv, &env, folder, oom_score, Some(b""))?.supervised()?;
-    Ok(StartedKernel { process, channel, preloaded: false })
 }
 
 /// A channel. Its other end, a descriptor with a high number, is inherited by the next process that is started.

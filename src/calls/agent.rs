@@ -37,6 +37,10 @@ impl Calls {
     ) -> Result<Attached, CallError> {
         note.place(&session.language.name, Some(&session.id));
         note.code(Some(&command_of(&start.argv)));
+        // As for cells, those of the request come last.
+        let mut env = session.language.env.clone();
+        env.extend(start.env);
+        let start = StartProcess { env, ..start };
         let started = session.session.start_process(start).await;
         started.map_err(|error| noted(CallError::of_agent(error, session), note))
     }

@@ -316,7 +316,7 @@ fn unknown(key: &str, keys: &BTreeMap<String, Shape>, all: &Shape) -> String {
     }
     let mut elsewhere = Vec::new();
     all.paths_like(key, "", &mut elsewhere);
-    match elsewhere.first() {
+    match elsewhere.iter().min_by_key(|path| path.matches('.').count()) {
         Some(path) => format!("there is no such key here; did you mean `{path}`?"),
         None => {
             let known: Vec<_> = keys.keys().map(String::as_str).collect();

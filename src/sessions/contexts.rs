@@ -48,14 +48,6 @@ pub(crate) enum ContextLanguage {
 }
 
 impl ContextLanguage {
-    /// The language of the configuration, if it is one.
-    pub(crate) fn configured(&self) -> Option<&Arc<Language>> {
-        match self {
-            Self::Kernel { language, .. } | Self::Programs(language) => Some(language),
-            Self::Shell => None,
-        }
-    }
-
     /// Whether a kernel has to run before its cells.
     pub(crate) const fn has_kernel(&self) -> bool {
         matches!(self, Self::Kernel { .. })

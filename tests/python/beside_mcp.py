@@ -29,7 +29,7 @@ HEADERS = {
     "mcp_name": "execute_code",
 }
 # As many as run at a time on a server for batches: the programs wait as well as compute.
-RUNNING = {"maxRunning": 16, "maxRunningPerClient": 16}
+RUNNING = {"maxRunning": 16, "maxRunningPerClient": 16, "maxQueue": 2048}
 
 
 async def over_mcp(connection, code):

@@ -68,7 +68,7 @@ def _command(pid):
 
 @contextmanager
 def traced(pids, *options):
-    """`strace` shows, or changes, the calls of these processes and of all that they start. Gives the folder with a file for each."""
+    """`strace` shows, or changes, the calls of these processes and all that they start. Gives the folder with a file for each."""
     attached = [pid for pid in pids if _tracer(pid) is not None]
     attach = [word for pid in attached for word in ("-p", str(pid))]
     with tempfile.TemporaryDirectory() as folder:
@@ -160,10 +160,17 @@ class Group:
         return self
 
     def __exit__(self, *_):
-        for pid in self.read("cgroup.procs").split():
-            with suppress(OSError):
-                (self.folder.parent / "cgroup.procs").write_text(pid)
-        self.folder.rmdir()
+        until = time.monotonic() + LEFT_WITHIN_S
+        while self.folder.exists():
+            for pid in self.read("cgroup.procs").split():
+                with suppress(OSError):
+                    (self.folder.parent / "cgroup.procs").write_text(pid)
+            try:
+                self.folder.rmdir()
+            except OSError:
+                # A process that is ending is still in it.
+                assert time.monotonic() < until, f"{self.folder} can't be removed"
+                time.sleep(0.01)
 
     def read(self, name):
         return (self.folder / name).read_text()

@@ -172,6 +172,48 @@ async def test_a_paused_sandbox_is_gone_until_its_client_connects(ann):
     assert refused.status_code == 400 and refused.json()["message"].startswith("memory: ")
 
 
+@asynccontextmanager
+async def started_process(ann, sandbox, script):
+    """The stream of a process, after its first message."""
+    start = {"process": {"cmd": "/bin/sh", "args": ["-c", script], "envs": {}}}
+    body = json.dumps(start).encode()
+    envelope = b"\0" + len(body).to_bytes(4, "big") + body
+    headers = data(sandbox, **{"Content-Type": "application/connect+json"})
+    async with (
+        httpx.AsyncClient(base_url=ann.http.base_url, headers=headers, timeout=60) as http,
+        http.stream("POST", "/process.Process/Start", content=envelope) as answer,
+    ):
+        assert answer.status_code == 200, await answer.aread()
+        pieces = answer.aiter_raw()
+        assert b'"start"' in await anext(pieces)
+        yield pieces
+
+
+async def test_nothing_runs_in_a_paused_sandbox_and_its_streams_have_ended(ann):
+    made = await ann.create()
+    path = f"/sandboxes/{made['sandboxID']}"
+
+    async def times():
+        async with httpx.AsyncClient(base_url=ann.http.base_url, headers=data(made)) as http:
+            answer = await http.get("/files", params={"path": "/tmp/times"})
+            return [float(line) for line in answer.text.split()]
+
+    script = "while sleep 0.05; do cut -d' ' -f1 /proc/uptime >> /tmp/times; done"
+    async with started_process(ann, made, script) as pieces:
+        await anyio.sleep(0.5)
+        assert (await ann.post(f"{path}/pause")).status_code == 204
+        with anyio.fail_after(10):
+            rest = b"".join([piece async for piece in pieces])
+        assert b"was not found" in rest
+    await anyio.sleep(2)
+    assert (await ann.post(f"{path}/connect", timeout=30)).status_code == 201
+    with anyio.fail_after(10):
+        while (seen := await times()) and seen[-1] - seen[0] < 2.5:
+            await anyio.sleep(0.1)
+    # The process has gone on after the pause, and it has not run during it.
+    assert max(after - before for before, after in zip(seen, seen[1:], strict=False)) > 1.5
+
+
 async def test_a_sandbox_pauses_at_its_timeout_and_goes_on_with_a_request(ann):
     made = await ann.create(timeout=1, autoPause=True)
     other = await ann.create(timeout=1, autoPause=True, autoResume={"enabled": True})
@@ -377,7 +419,7 @@ async def test_a_signature_opens_one_path_for_one_operation_until_its_time(ann):
     assert (await refusal(signed(made, "a", "read", expires=int(time.time()) + 60)))[0] == 404
     for wrong in [
         right | {"path": "/etc/passwd"},
-        right | {"username": "root"},
+        right | {"username": "user"},
         right | {"signature": right["signature"][:-1]},
         right | {"signature_expiration": str(int(time.time()) + 9999)},
         signed(made, "/home/user/a", "write"),

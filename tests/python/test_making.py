@@ -1,6 +1,6 @@
 """Faults while a sandbox is made: each of its system calls fails or is the last one, and what a sandbox needs runs out.
 
-Whatever happens, the request succeeds in another sandbox or says which step has failed; nothing is left; and the next sandbox works.
+Whatever happens, the request succeeds in another sandbox or says which step has failed; nothing is left; and the next one works.
 """
 
 import logging
@@ -19,7 +19,7 @@ from server import receipt, until
 pytestmark = pytest.mark.only_on("embedded")
 
 FIGURES = logging.getLogger("figures")
-SEED = 48
+SEED = 1
 
 MADE_WITHIN_S = 30
 

@@ -194,6 +194,7 @@ async fn calls_of_a_frozen_session_wait_for_a_slot_or_are_refused() {
     let run = world.spawn(run_for(20_000));
     settle().await;
     assert!(timeout(secs(1), session.stat("entry")).await.is_err());
+    settle().await;
     assert_eq!(world.load(), (1, 0));
     let refused = tokio::join!(session.stat("entry"), session.stat("entry"));
     for refused in [refused.0, refused.1] {

@@ -1,92 +1,20 @@
 //! Files: what is done at once, and the beginning of what takes longer.
 //!
-//! Programs may have put anything under a path: pipes and devices that would block who opens them, links, names that are no text.
+//! Programs may have put anything under a path: pipes and devices that block a process that opens them, links, names that are no text.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs;
 use std::io::{self, Read as _};
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
-use std::path::{Path, PathBuf};
 
-use isolator_runner::wire::agent::{
-    Answer, Entry, EntryKind, Failure, LeadsTo, MessageKind, PIECE, Request, StreamEnd, cost,
-};
+use isolator_runner::wire::agent::{Answer, Failure, MessageKind, PIECE, Request, StreamEnd, cost};
 
+use super::describe::entry;
 use super::listing::Listing;
+use super::opening::{open, resolve};
 use super::removal::{self, Removal};
 use super::streams::{Stream, Work};
-use super::users::Users;
 use super::watching::Watching;
 use super::writing::Writing;
 use super::{Agent, failure};
-use crate::changes::{path_of, text};
-
-/// Permission bits of a mode.
-const PERMISSIONS: u32 = 0o7777;
-
-/// The path that a client means.
-pub(super) fn resolve(home: &Path, path: &str) -> PathBuf {
-    // Parts that mean nothing are left out.
-    home.join(path_of(path)).components().collect()
-}
-
-/// Opens a file for reading, if it is a regular one. Never waits: neither for the other end of a pipe nor for who has a lease.
-pub(super) fn open(path: &Path) -> Result<File, Failure> {
-    regular(&fs::metadata(path).map_err(|error| failure(&error))?)?;
-    let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
-    let file = OpenOptions::new().read(true).custom_flags(flags).open(path);
-    let file = file.map_err(|error| failure(&error))?;
-    // Another one can have taken its place.
-    regular(&file.metadata().map_err(|error| failure(&error))?)?;
-    Ok(file)
-}
-
-/// Checks that it is a regular file.
-pub(super) fn regular(metadata: &fs::Metadata) -> Result<(), Failure> {
-    if metadata.is_dir() {
-        Err(Failure::System(libc::EISDIR))
-    } else if metadata.is_file() {
-        Ok(())
-    } else {
-        Err(Failure::NotFile)
-    }
-}
-
-/// Describes what has a path. Links are not followed.
-pub(super) fn entry(path: &Path, users: &mut Users) -> io::Result<Entry> {
-    let metadata = fs::symlink_metadata(path)?;
-    let file_type = metadata.file_type();
-    let kind = if file_type.is_file() {
-        EntryKind::File
-    } else if file_type.is_dir() {
-        EntryKind::Folder
-    } else if file_type.is_symlink() {
-        let leads_to = fs::metadata(path).ok().map(|end| match end.file_type() {
-            end if end.is_file() => LeadsTo::File,
-            end if end.is_dir() => LeadsTo::Folder,
-            _ => LeadsTo::Other,
-        });
-        EntryKind::Link { target: text(&fs::read_link(path)?), leads_to }
-    } else {
-        debug_assert!(
-            file_type.is_fifo()
-                || file_type.is_socket()
-                || file_type.is_block_device()
-                || file_type.is_char_device()
-        );
-        EntryKind::Other
-    };
-    let name = path.file_name().map_or(path, Path::new);
-    Ok(Entry {
-        name: text(name),
-        path: text(path),
-        kind,
-        size: metadata.len(),
-        mode: metadata.mode() & PERMISSIONS,
-        owner: users.user(metadata.uid()),
-        group: users.group(metadata.gid()),
-        modified: (metadata.mtime(), u32::try_from(metadata.mtime_nsec()).unwrap_or(0)),
-    })
-}
 
 impl Agent {
     /// Begins a call about files. Returns its answer, and its stream if it has one.

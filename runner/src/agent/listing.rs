@@ -7,11 +7,11 @@ use std::path::PathBuf;
 use isolator_runner::wire::agent::{Entry, EntryKind, Failure, MAX_LISTED, MAX_LISTED_DEPTH};
 
 use super::users::Users;
-use super::{failure, files};
+use super::{describe, failure};
 
 /// A list that is being made.
 pub(super) struct Listing {
-    /// What is still to be listed, the next one last: the path and how deep below it is listed.
+    /// Entries that are still to be listed, the next one last: the path and how deep below it is listed.
     left: Vec<(PathBuf, u32)>,
     listed: usize,
 }
@@ -48,7 +48,7 @@ impl Listing {
             if self.listed + self.left.len() >= MAX_LISTED {
                 return Err(Failure::TooManyEntries);
             }
-            let entry = match files::entry(&path, users) {
+            let entry = match describe::entry(&path, users) {
                 Ok(entry) => entry,
                 // It was removed meanwhile.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,

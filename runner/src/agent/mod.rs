@@ -5,8 +5,10 @@
 //! credit that the server gives to each stream, so a slow reader stops only the process that it reads.
 
 mod channel;
+mod describe;
 mod files;
 mod listing;
+mod opening;
 mod processes;
 mod removal;
 mod start;
@@ -25,6 +27,7 @@ use std::time::{Duration, Instant};
 
 use isolator_runner::wire::agent::{Answer, Failure, MessageKind, Request, StreamEnd};
 use rustix::event::{PollFd, PollFlags};
+use rustix::fs::{Access, access};
 use rustix::process::{
     DumpableBehavior, WaitId, WaitIdOptions, set_child_subreaper, set_dumpable_behavior, waitid,
 };
@@ -36,7 +39,7 @@ use self::users::Users;
 use crate::poll;
 use crate::process::OomScore;
 
-/// The home of the programs' user, if the image has one. Otherwise the workspace is the home.
+/// The home of the programs' user, if the sandbox has one that can be written. Otherwise the workspace is the home.
 const HOME: &str = "/home/user";
 
 /// How often children are reaped that the agent does not know.
@@ -54,12 +57,13 @@ pub(crate) fn serve(workdir: OsString) -> io::Result<()> {
     let oom_score = OomScore::open();
     // From here on no process of the same user can read this one's memory or descriptors.
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
-    // What its processes leave stays below the agent. So the runner knows that it belongs to no cell.
+    // Orphans of its processes stay below the agent. So the runner knows that they belong to no cell.
     set_child_subreaper(Some(rustix::process::getpid()))?;
     let socket = io::stdin().as_fd().try_clone_to_owned()?;
     rustix::stdio::dup2_stdin(std::fs::File::open("/dev/null")?)?;
     let home = Path::new(HOME);
-    let home = if home.is_dir() { home.to_owned() } else { PathBuf::from(workdir) };
+    let is_home = home.is_dir() && access(home, Access::WRITE_OK).is_ok();
+    let home = if is_home { home.to_owned() } else { PathBuf::from(workdir) };
     Agent::new(socket, home, oom_score)?.run()
 }
 

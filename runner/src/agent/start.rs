@@ -11,7 +11,7 @@ use isolator_runner::wire::agent::{Failure, StartProcess};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use super::{errno, files, system};
+use super::{errno, opening, system};
 use crate::process::{OomScore, find, nonblocking};
 
 /// A process that was just started.
@@ -38,7 +38,7 @@ pub(super) fn start(
     oom_score: &OomScore,
 ) -> Result<Started, Failure> {
     let cwd = match &start.cwd {
-        Some(cwd) => files::resolve(home, cwd),
+        Some(cwd) => opening::resolve(home, cwd),
         None => home.to_owned(),
     };
     let folder = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;

@@ -14,12 +14,12 @@ use super::writing::Writing;
 
 /// A stream.
 pub(super) struct Stream {
-    /// What the server still takes.
+    /// Credit that is left.
     pub(super) credit: u32,
     pub(super) work: Work,
 }
 
-/// What a stream does.
+/// The work of a stream.
 pub(super) enum Work {
     /// Passes on the output of a process.
     Process,

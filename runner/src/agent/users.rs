@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io::Read as _;
 use std::path::Path;
 
-use super::files;
+use super::opening;
 
 /// Most bytes of a file of names.
 const MOST: u64 = 256 * 1024;
@@ -35,7 +35,7 @@ fn named(names: &HashMap<u32, String>, number: u32) -> String {
 /// Reads a file of names. One that is not there has none.
 fn read(path: &str) -> HashMap<u32, String> {
     let mut bytes = Vec::new();
-    if let Ok(file) = files::open(Path::new(path)) {
+    if let Ok(file) = opening::open(Path::new(path)) {
         // After an error there are as many as were read.
         let _ = file.take(MOST).read_to_end(&mut bytes);
     }

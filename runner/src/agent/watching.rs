@@ -29,7 +29,7 @@ pub(super) struct Watching {
     /// The number of the path that the client has named.
     root: i32,
     recursive: bool,
-    /// What was not sent yet.
+    /// Changes that were not sent yet.
     pending: VecDeque<WatchEvent>,
     /// A file that was written for a client and has just lost its other name: the number that both changes have, and whether it replaces
     /// another.

@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 
 use isolator_runner::wire::agent::Failure;
 
-use super::{failure, files};
+use super::{failure, opening};
 
-/// The beginnings of the names of files that are not complete: those that are new, and those that replace another. What happens to such
-/// files is not reported to who watches the folder.
+/// The beginnings of the names of files that are not complete: those that are new, and those that replace another. Changes of such
+/// files are not reported to clients that watch the folder.
 pub(super) const NEW: &str = ".isolator-new-";
 pub(super) const REPLACING: &str = ".isolator-replacing-";
 
@@ -29,7 +29,7 @@ impl Writing {
         let failed = |error: io::Error| failure(&error);
         let replaced = match fs::metadata(&path) {
             Ok(metadata) => {
-                files::regular(&metadata)?;
+                opening::regular(&metadata)?;
                 Some(metadata.permissions())
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,

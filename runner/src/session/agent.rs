@@ -109,7 +109,7 @@ impl Agents {
         Ok(())
     }
 
-    /// Passes on what the agent has said, and what it can take. Never waits for it.
+    /// Passes on bytes from and to the agent. Never waits for it.
     ///
     /// # Errors
     ///
@@ -164,7 +164,7 @@ fn split(kind: Kind, payload: &[u8]) -> io::Result<(u32, &[u8])> {
     Ok((u32::from_be_bytes(*number), bytes))
 }
 
-/// Starts an agent. What it starts is not killed with the cells.
+/// Starts an agent. The processes that it starts are not killed with the cells.
 fn start(workdir: &Path, packages: Option<&wire::Packages>) -> io::Result<Running> {
     let (ours, theirs) = UnixStream::pair()?;
     ours.set_nonblocking(true)?;

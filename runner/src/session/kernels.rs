@@ -5,12 +5,13 @@
 //! parent goes on. The processes share their memory until one
 //! of them writes, so a checkpoint costs what the cells after it have changed.
 
+mod code;
 mod early;
 mod process;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::{self, PipeReader, PipeWriter};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -20,6 +21,7 @@ use std::time::{Duration, Instant};
 use isolator_runner::wire::{Interpreter, NoCheckpoint};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 
+pub(super) use self::code::Code;
 pub(super) use self::early::Early;
 pub(super) use self::process::KernelProcess;
 use super::channel::{Channel, Said};
@@ -62,19 +64,6 @@ pub(super) struct Kernels {
     pub(super) own_pipes: [Option<File>; 2],
     /// The processes of the kernels of other contexts, which undoing a cell must not end.
     neighbours: HashSet<Pid>,
-}
-
-/// A cell of code for a kernel.
-pub(super) struct Code<'a> {
-    pub(super) number: u32,
-    pub(super) typescript: bool,
-    /// Columns of the terminal, if it is one.
-    pub(super) columns: Option<u16>,
-    /// Variables only for this cell.
-    pub(super) env: &'a BTreeMap<String, String>,
-    /// Whether a program gets the things that it shows.
-    pub(super) for_program: bool,
-    pub(super) source: &'a [u8],
 }
 
 /// The answer that a kernel was asked for.
@@ -187,24 +176,10 @@ impl Kernels {
             return Err(io::ErrorKind::TimedOut.into());
         }
         self.forget_prepared_if_gone();
-        const CHECKPOINT: u8 = 1;
-        const TYPESCRIPT: u8 = 2;
-        const COLUMNS: u8 = 4;
-        const VARIABLES: u8 = 8;
-        const FOR_PROGRAM: u8 = 16;
         let found = processes::all()?;
-        let number = code.number.to_be_bytes();
-        // Node.js lays out values by itself.
-        let is_python = self.interpreter == Interpreter::Python;
-        let columns = code.columns.filter(|_| is_python).map(u16::to_be_bytes);
-        let flags = if self.most > 0 && !self.is_prepared { CHECKPOINT } else { 0 }
-            | if code.typescript { TYPESCRIPT } else { 0 }
-            | if columns.is_some() { COLUMNS } else { 0 }
-            | if code.env.is_empty() { 0 } else { VARIABLES }
-            | if code.for_program { FOR_PROGRAM } else { 0 };
-        let columns = columns.as_ref().map_or(&[][..], |columns| columns);
-        let variables = variables(code.env)?;
-        let message: [&[u8]; 5] = [&number, &[flags], columns, &variables, code.source];
+        let makes_checkpoint = self.most > 0 && !self.is_prepared;
+        let head = code.head(self.interpreter, makes_checkpoint)?;
+        let message: [&[u8]; 2] = [&head, code.source];
         if self.interpreter == Interpreter::Node {
             self.current.channel.send(b'C', &message, &[], BEGIN_TIMEOUT)?;
             let answered = self.wait_for_begin(None, Expected::Started)?;
@@ -487,16 +462,6 @@ impl Kernels {
         self.checkpoints.truncate(at + 1);
         self.undo()
     }
-}
-
-/// The variables of a cell as its kernel reads them: the length of all, and a null character after each.
-fn variables(env: &BTreeMap<String, String>) -> io::Result<Vec<u8>> {
-    if env.is_empty() {
-        return Ok(Vec::new());
-    }
-    let all: String = env.iter().map(|(name, value)| format!("{name}={value}\0")).collect();
-    let length = u32::try_from(all.len()).map_err(io::Error::other)?.to_be_bytes();
-    Ok([&length[..], all.as_bytes()].concat())
 }
 
 /// Gives a kernel in Node.js another channel, which takes the place of the one that it was started with. Its children would inherit

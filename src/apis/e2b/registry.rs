@@ -252,7 +252,7 @@ impl<'a> Claim<'a> {
             (Some(file), Kind::Files) if file.is_signed() => {
                 let signed = file.is_signed_with(&sandbox.access_token, &self.parts.method);
                 signed.map_err(|SignatureExpired| {
-                    E2bError::new(ErrorKind::Unauthenticated, "the signature has expired")
+                    E2bError::new(ErrorKind::Unauthenticated, "signature is already expired")
                 })
             }
             (_, Kind::Files | Kind::Other) => Ok(false),

@@ -17,6 +17,10 @@ const SECRET: usize = 32;
 /// Longest path of a file, in bytes, as the system allows.
 const MAX_PATH: usize = 4096;
 
+/// Longest name of a user, and longest number of seconds.
+const MAX_USERNAME: usize = 256;
+const MAX_EXPIRATION: usize = 20;
+
 /// A random text that only the owner of a sandbox is given.
 pub(super) struct Secret(String);
 
@@ -78,8 +82,13 @@ impl FileQuery {
                 return Err(E2bError::invalid(&name, "is in the URL twice"));
             }
         }
-        if read.path.as_ref().is_some_and(|path| path.len() > MAX_PATH) {
-            return Err(E2bError::invalid("path", format!("is longer than {MAX_PATH} bytes")));
+        let of_user = (&read.username, "username", MAX_USERNAME);
+        let of_expiration = (&read.signature_expiration, "signature_expiration", MAX_EXPIRATION);
+        // They are a part of what is signed, for every sandbox that may have signed it.
+        for (value, name, most) in [(&read.path, "path", MAX_PATH), of_user, of_expiration] {
+            if value.as_ref().is_some_and(|value| value.len() > most) {
+                return Err(E2bError::invalid(name, format!("is longer than {most} bytes")));
+            }
         }
         Ok(read)
     }
@@ -174,7 +183,10 @@ mod tests {
         assert!(FileQuery::read("path=a&other=1&other=2").is_ok());
         let error = FileQuery::read("path=a&path=b").unwrap_err();
         assert_eq!(error.message(), "path: is in the URL twice");
-        assert!(FileQuery::read(&format!("path={}", "a".repeat(MAX_PATH + 1))).is_err());
+        for (name, most) in [("path", MAX_PATH), ("username", MAX_USERNAME)] {
+            assert!(FileQuery::read(&format!("{name}={}", "a".repeat(most))).is_ok());
+            assert!(FileQuery::read(&format!("{name}={}", "a".repeat(most + 1))).is_err());
+        }
     }
 
     #[test]

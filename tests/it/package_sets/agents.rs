@@ -1,4 +1,4 @@
-//! The agent of a session in real sandboxes: processes and files beside cells.
+//! The agent of a session in real sandboxes: processes and files along with cells.
 
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ async fn output(session: &Session, script: &str) -> String {
 }
 
 #[tokio::test]
-async fn processes_of_an_agent_run_beside_cells_as_the_programs_do() {
+async fn processes_of_an_agent_run_along_with_cells_as_programs_do() {
     let world = World::python().await;
     let session = open(&world, true).await;
     let cell = async |code: &str| run(&world, &session, CODE, &[], code).await;
@@ -105,8 +105,9 @@ async fn terminals_and_signals_reach_processes_of_an_agent() {
     assert_eq!(end, End::Code(0));
     let attached = session.start_process(shell("sleep 60 & wait")).await.unwrap();
     let pid = attached.pid();
+    let home = session.stat(".").await.unwrap().path;
     let list = session.processes().await.unwrap();
-    assert!(list.iter().any(|process| process.pid == pid && process.cwd == "/workspace"));
+    assert!(list.iter().any(|process| process.pid == pid && process.cwd == home));
     session.signal(pid, 15).await.unwrap();
     assert_eq!(printed(attached).await.1, End::Signal(15));
     let again = session.attach(pid).await.unwrap();
@@ -122,10 +123,13 @@ async fn terminals_and_signals_reach_processes_of_an_agent() {
 async fn files_of_an_agent_are_those_of_the_sandbox() {
     let world = World::python().await;
     let session = open(&world, false).await;
+    let home = session.stat(".").await.unwrap().path;
     let mut watcher = session.watch("folder", true).await.err();
     assert!(matches!(watcher.take(), Some(AgentError::NotFound(_))));
     let (folder, is_new) = session.make_folder("folder").await.unwrap();
-    assert!(is_new && folder.path == "/workspace/folder" && folder.owner != "root");
+    assert!(is_new);
+    assert_eq!(folder.path, format!("{home}/folder"));
+    assert_ne!(folder.owner, "root");
     let mut watcher = session.watch("folder", true).await.unwrap();
     let content: Vec<u8> = (0..3_000_000_u32).map(|number| (number / 7) as u8).collect();
     let mut writer = session.write_file("folder/file").await.unwrap();
@@ -134,7 +138,7 @@ async fn files_of_an_agent_are_those_of_the_sandbox() {
     for kind in [WatchKind::Create, WatchKind::Write] {
         let event = timeout(Duration::from_secs(10), watcher.next()).await.expect("in time");
         let event = event.expect("a change").unwrap();
-        assert_eq!((event.kind, event.path.as_str()), (kind, "/workspace/folder/file"));
+        assert_eq!((event.kind, event.path), (kind, format!("{home}/folder/file")));
     }
     let mut reader = session.read_file("folder/file").await.unwrap();
     assert_eq!(reader.size(), 3_000_000);
@@ -144,8 +148,7 @@ async fn files_of_an_agent_are_those_of_the_sandbox() {
     }
     assert!(read == content);
     let list = session.list_folder(".", 2).await.unwrap();
-    let names: Vec<_> = list.iter().map(|entry| entry.path.as_str()).collect();
-    assert!(names.contains(&"/workspace/folder/file"), "{names:?}");
+    assert!(list.iter().any(|entry| entry.path == format!("{home}/folder/file")), "{list:?}");
     session.rename("folder/file", "other/moved").await.unwrap();
     assert_eq!(session.stat("other/moved").await.unwrap().kind, EntryKind::File);
     session.remove("other").await.unwrap();
@@ -155,7 +158,7 @@ async fn files_of_an_agent_are_those_of_the_sandbox() {
     let denied = session.write_file("/etc/passwd").await;
     assert!(matches!(denied, Err(AgentError::Denied(_))), "{denied:?}");
     // More than the workspace has room for.
-    let mut writer = session.write_file("too-large").await.unwrap();
+    let mut writer = session.write_file("/workspace/too-large").await.unwrap();
     let full = async {
         loop {
             writer.write(vec![0; 1 << 20].into()).await?;
@@ -164,8 +167,9 @@ async fn files_of_an_agent_are_those_of_the_sandbox() {
     let full: Result<(), AgentError> = full.await;
     assert!(matches!(full, Err(AgentError::NoSpace(_))), "{full:?}");
     drop(writer);
-    let names = session.list_folder(".", 1).await.unwrap();
-    assert_eq!(names.len(), 1, "{names:?}");
+    let left = session.list_folder("/workspace", 1).await.unwrap();
+    // The folder is there if the workspace is the home.
+    assert!(left.iter().all(|entry| entry.name == "folder"), "{left:?}");
     drop((watcher, session));
     world.stop().await;
 }

@@ -24,6 +24,18 @@ async fn a_full_queue_refuses_at_once_and_a_long_wait_ends() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_request_can_wait_for_less_time_than_others_and_never_for_more() {
+    let (admission, host) = (admission(1, 9), Client::Host);
+    let _running = admission.enter(&host).await.unwrap();
+    for (most, waits) in [(1, 1), (9, 5)] {
+        let began = tokio::time::Instant::now();
+        let refused = admission.enter_within(&host, Some(Duration::from_secs(most))).await;
+        assert!(matches!(refused, Err(AdmissionError::WaitedTooLong { .. })));
+        assert_eq!(began.elapsed().as_secs(), waits);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_refusal_says_when_the_waiting_requests_will_be_served() {
     let (admission, ran) = (admission(1, 40), Arc::default());
     let first = line_up(&admission, "a", 41, &ran);

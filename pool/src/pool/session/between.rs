@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::agent::Hub;
-use super::task::{FREEZE_AFTER, Held, Task};
+use super::task::{FREEZE_AFTER, Held, Next, Task};
 use super::{Asked, Command, EndReason, LossError, Session, SessionError};
 use crate::pool::admission::Admitted;
 use crate::run::exchange::{Aside as _, ExchangeError};
@@ -25,16 +25,6 @@ const FREEZE_TRIES: u32 = 12;
 
 /// Longest time that the runner may take to read messages for the agent.
 const SEND_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// The next thing that a task does.
-pub(super) enum Next {
-    /// A command of a caller.
-    Command(Asked),
-    /// Freeze the sandbox.
-    Freeze,
-    /// Thaw it for calls to its agent.
-    Thaw,
-}
 
 impl Session {
     /// Freezes the sandbox when its turn has come, whatever its processes do, and ends the calls to its agent. Returns whether it is

@@ -7,8 +7,7 @@ use isolator_runner::wire::{
 };
 
 use super::agent::Hub;
-use super::opening::interpreter_of;
-use super::task::from_failed;
+use super::words::{from_failed, interpreter_of};
 use super::{Command, KernelCommand, Session, SessionError};
 use crate::run::exchange::{Place, RunnerReport, Step, exchange, message};
 use crate::sandbox::{Armed, Sandbox};

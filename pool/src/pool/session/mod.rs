@@ -15,6 +15,7 @@ pub(crate) mod fuzzing;
 mod opening;
 mod output;
 mod task;
+mod words;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};

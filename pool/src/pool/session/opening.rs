@@ -4,15 +4,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use isolator_runner::wire::{
-    self, Failed, FailedCause, Interpreter, Kernel, Kind, Opened, WireError,
-};
+use isolator_runner::wire::{self, Failed, FailedCause, Kernel, Kind, Opened, WireError};
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::agent::Hub;
 use super::task::{FREEZE_AFTER, Held, Task};
+use super::words::interpreter_of;
 use super::{EndReason, LossError, OpenedSession, Session, SessionError, SessionRequest, State};
 use crate::pool::Shared;
 use crate::pool::admission::Admitted;
@@ -113,22 +112,4 @@ pub(crate) fn begin(
         image,
         agent,
     }
-}
-
-/// An interpreter with the version that its kernel says.
-pub(super) fn interpreter_of(interpreter: Interpreter, version: Option<String>) -> String {
-    let name = interpreter.name();
-    match version.filter(|version| is_version(version)) {
-        Some(version) => format!("{name} {version}"),
-        None => name.to_owned(),
-    }
-}
-
-/// Whether it looks like a version. A package of the program can have the kernel say anything.
-fn is_version(text: &str) -> bool {
-    const LONGEST: usize = 40;
-    let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b".+-".contains(&byte);
-    text.len() <= LONGEST
-        && text.starts_with(|first: char| first.is_ascii_digit())
-        && text.bytes().all(is_part)
 }

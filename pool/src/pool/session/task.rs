@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use isolator_runner::wire::{
-    self, Bounds, Cell, CellEnded, Failed, FailedCause, Kind, Opened, Read, Rewind, Rewound,
+    self, Bounds, Cell, CellEnded, Kind, Opened, Read, Rewind, Rewound,
     WireError,
 };
 use tokio::sync::{Semaphore, mpsc, oneshot};
@@ -14,9 +14,9 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::agent::Hub;
-use super::between::Next;
 use super::done::Begun;
 use super::output::CellOutput;
+use super::words::from_failed;
 use super::{
     Asked, CellOutcome, CellRequest, CellRun, CellTimes, Command, EndReason, LossError, ProgramEnd,
     SessionError, State,
@@ -26,7 +26,6 @@ use crate::engine::SandboxState;
 use crate::lock::lock;
 use crate::pool::Shared;
 use crate::pool::admission::{Admission, Admitted, Client};
-use crate::quote::said;
 use crate::run::disks;
 use crate::run::exchange::{
     ExchangeError, Place, RunnerReport, Signals, Step, exchange, message, start_message,
@@ -59,6 +58,16 @@ impl Held {
         slot.rest();
         Self::Awake(sandbox, slot)
     }
+}
+
+/// The next thing that a task does.
+pub(super) enum Next {
+    /// A command of a caller.
+    Command(Asked),
+    /// Freeze the sandbox.
+    Freeze,
+    /// Thaw it for calls to its agent.
+    Thaw,
 }
 
 pub(super) struct Task {
@@ -341,18 +350,6 @@ fn encode(request: &CellRequest, number: u32, disks: &[String]) -> Result<Vec<u8
         keeps_session: request.keeps_session,
     };
     start_message(Kind::Cell, &cell, request.workspace.tar(), &request.input)
-}
-
-pub(super) fn from_failed(failed: &Failed) -> SessionError {
-    let message = said(&failed.message);
-    match failed.cause {
-        FailedCause::WorkspaceFull | FailedCause::Workspace => SessionError::Files(message),
-        FailedCause::Folder => SessionError::NoFolder(message),
-        FailedCause::Kernel => SessionError::NoKernel,
-        FailedCause::Command | FailedCause::Packages | FailedCause::Protocol => {
-            SessionError::Command(message)
-        }
-    }
 }
 
 async fn rewind(

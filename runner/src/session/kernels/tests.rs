@@ -1,5 +1,6 @@
 //! Undoing cells, with processes that only give answers instead of a kernel's.
 
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::process::{Child, Command};
 

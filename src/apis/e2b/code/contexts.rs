@@ -55,7 +55,9 @@ async fn begin(
 pub(super) async fn list(State(e2b): State<E2b>, request: Request) -> Result<Response, E2bError> {
     let (mut begun, _) = begin(&e2b, &LIST, request).await?;
     let listed = begun.now.calls.contexts(&begun.session).await;
-    let contexts = begun.end(listed)?;
+    let mut contexts = begun.end(listed)?;
+    // Clients take the last one for the newest, and a default context may have been opened after it.
+    contexts.sort_by_key(|context| !context.is_default);
     let contexts: Vec<_> = contexts.iter().map(|context| shown(context, &begun.session)).collect();
     Ok(begun.caller.answer(answer(StatusCode::OK, &Value::Array(contexts))))
 }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use axum::body::Bytes;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
@@ -16,7 +17,7 @@ use isolator_pool::run::outcome::Status;
 use isolator_pool::run::output::{Stream, Watch};
 use tokio::sync::{Notify, oneshot};
 
-use super::lines::{self, Failure, Shown, Texts};
+use super::lines::{self, Failure, Printed, Shown};
 use super::outbox::{End, Outbox};
 use super::{E2b, EXECUTE, Fields, of_call};
 use crate::apis::e2b::error::E2bError;
@@ -37,6 +38,9 @@ const HEAD_AFTER: Duration = Duration::from_millis(500);
 
 /// How often a client that gets nothing else gets a sign of life. It also shows whether the client is still there.
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(5);
+
+/// How long the beginning of a line waits for its end.
+const LINE_WITHIN: Duration = Duration::from_millis(20);
 
 /// Bytes of a cell's line besides its text.
 const OVERHEAD: usize = 1024;
@@ -118,18 +122,19 @@ struct Run {
 /// What a cell has printed and shown so far.
 #[derive(Default)]
 struct SoFar {
-    stdout: Mutex<Texts>,
-    stderr: Mutex<Texts>,
+    printed: Mutex<Printed>,
+    /// Notified when the beginning of a line is held back.
+    held: Notify,
     /// Whether an exception was shown.
     failed: AtomicBool,
 }
 
 impl SoFar {
-    fn of(&self, stream: Stream) -> &Mutex<Texts> {
-        match stream {
-            Stream::Stdout => &self.stdout,
-            Stream::Stderr => &self.stderr,
-        }
+    /// The beginning of a line that has waited for its end long enough.
+    async fn held(&self) -> Option<Bytes> {
+        self.held.notified().await;
+        tokio::time::sleep(LINE_WITHIN).await;
+        lock(&self.printed).flush()
     }
 }
 
@@ -161,6 +166,7 @@ impl Run {
             });
             let mut keepalive = tokio::time::interval(KEEPALIVE_EVERY);
             keepalive.tick().await;
+            let mut held = std::pin::pin!(so_far.held());
             loop {
                 tokio::select! {
                     biased;
@@ -168,6 +174,10 @@ impl Run {
                     () = &mut left => {
                         interrupt.notify_one();
                         break tokio::time::timeout(INTERRUPT_GRACE, &mut served).await.ok();
+                    }
+                    message = &mut held => {
+                        message.into_iter().for_each(|it| self.outbox.push(it));
+                        held.set(so_far.held());
                     }
                     _ = keepalive.tick() => self.outbox.push(lines::keepalive()),
                 }
@@ -178,13 +188,7 @@ impl Run {
 
     /// Says how the cell has ended. `None` if it was killed because no one reads its lines.
     fn finish(&mut self, served: Option<Result<Served, CallError>>, so_far: &SoFar) {
-        let mut last = Vec::new();
-        for stream in [Stream::Stdout, Stream::Stderr] {
-            let rest = lock(so_far.of(stream)).finish();
-            if !rest.is_empty() {
-                last.push(lines::printed(stream, &rest));
-            }
-        }
+        let mut last = lock(&so_far.printed).finish();
         let has_failed = so_far.failed.load(Ordering::Relaxed);
         let mut end = End::Complete;
         match served {
@@ -231,7 +235,7 @@ impl Run {
     }
 
     /// Why a cell has failed, if it has.
-    fn failure(&self, ran: &Ran, last: &mut Vec<axum::body::Bytes>) -> Option<Failure> {
+    fn failure(&self, ran: &Ran, last: &mut Vec<Bytes>) -> Option<Failure> {
         let RunEnd::Step { cell: outcome, .. } = &ran.end else { return None };
         if outcome.is_kernel_gone {
             self.session.contexts.set_open(self.context.number, false);
@@ -264,21 +268,27 @@ impl Run {
     fn watch(&self, so_far: &Arc<SoFar>) -> Watch {
         let (outbox, so_far) = (self.outbox.clone(), Arc::clone(so_far));
         Watch::new(move |stream, bytes| {
-            let text = lock(so_far.of(stream)).take(bytes);
-            if !text.is_empty() {
-                outbox.push(lines::printed(stream, &text));
+            let (messages, is_held) = lock(&so_far.printed).take(stream, bytes);
+            messages.into_iter().for_each(|it| outbox.push(it));
+            if is_held {
+                so_far.held.notify_one();
             }
         })
     }
 
     fn shown_watch(&self, so_far: &Arc<SoFar>) -> ShownWatch {
         let (outbox, so_far) = (self.outbox.clone(), Arc::clone(so_far));
-        ShownWatch::new(move |thing| match lines::shown(thing) {
-            Shown::Result(line) => outbox.push(line),
-            Shown::Error(failure) => {
-                let before = so_far.failed.swap(true, Ordering::Relaxed);
-                if !before {
-                    outbox.push(lines::error(&failure));
+        ShownWatch::new(move |thing| {
+            // What was printed before it comes before it.
+            let held = lock(&so_far.printed).flush();
+            held.into_iter().for_each(|it| outbox.push(it));
+            match lines::shown(thing) {
+                Shown::Result(line) => outbox.push(line),
+                Shown::Error(failure) => {
+                    let before = so_far.failed.swap(true, Ordering::Relaxed);
+                    if !before {
+                        outbox.push(lines::error(&failure));
+                    }
                 }
             }
         })

@@ -148,14 +148,14 @@ fn line(value: &Value) -> Bytes {
 
 /// The texts of a stream, whose characters can come in pieces.
 #[derive(Debug, Default)]
-pub(super) struct Texts {
+struct Texts {
     /// The beginning of a character.
     rest: Vec<u8>,
 }
 
 impl Texts {
     /// Takes bytes, and returns the text that is complete. Bytes that belong to no character become replacement characters.
-    pub(super) fn take(&mut self, bytes: &[u8]) -> String {
+    fn take(&mut self, bytes: &[u8]) -> String {
         self.rest.extend_from_slice(bytes);
         let mut complete = self.rest.len();
         for back in 1..=3.min(self.rest.len()) {
@@ -179,14 +179,93 @@ impl Texts {
     }
 
     /// The end of a stream: what is left is no whole character.
-    pub(super) fn finish(&mut self) -> String {
+    fn finish(&mut self) -> String {
         String::from_utf8_lossy(&std::mem::take(&mut self.rest)).into_owned()
+    }
+}
+
+/// What a cell prints, in messages that end with a line if they can: an interpreter can write the end of a line by itself.
+#[derive(Debug, Default)]
+pub(super) struct Printed {
+    stdout: Texts,
+    stderr: Texts,
+    /// The beginning of a line.
+    held: Option<(Stream, String)>,
+}
+
+/// A longer beginning of a line is not held back, in bytes.
+const MAX_HELD: usize = 4096;
+
+impl Printed {
+    /// Takes output. Returns the messages that are complete, and whether something is held back.
+    pub(super) fn take(&mut self, stream: Stream, bytes: &[u8]) -> (Vec<Bytes>, bool) {
+        let text = match stream {
+            Stream::Stdout => self.stdout.take(bytes),
+            Stream::Stderr => self.stderr.take(bytes),
+        };
+        let mut messages = Vec::new();
+        let mut all = match self.held.take() {
+            Some((other, held)) if other != stream => {
+                messages.push(printed(other, &held));
+                text
+            }
+            Some((_, held)) => held + &text,
+            None => text,
+        };
+        let whole = all.rfind('\n').map_or(0, |at| at + 1);
+        let rest = all.split_off(if all.len() - whole > MAX_HELD { all.len() } else { whole });
+        if !all.is_empty() {
+            messages.push(printed(stream, &all));
+        }
+        let is_held = !rest.is_empty();
+        self.held = is_held.then_some((stream, rest));
+        (messages, is_held)
+    }
+
+    /// The message of what is held back.
+    pub(super) fn flush(&mut self) -> Option<Bytes> {
+        self.held.take().map(|(stream, held)| printed(stream, &held))
+    }
+
+    /// The last messages.
+    pub(super) fn finish(&mut self) -> Vec<Bytes> {
+        let mut messages: Vec<_> = self.flush().into_iter().collect();
+        for (stream, texts) in
+            [(Stream::Stdout, &mut self.stdout), (Stream::Stderr, &mut self.stderr)]
+        {
+            let rest = texts.finish();
+            if !rest.is_empty() {
+                messages.push(printed(stream, &rest));
+            }
+        }
+        messages
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn messages_end_with_lines_if_they_can() {
+        let text = |line: &Bytes| {
+            let line: Value = serde_json::from_slice(line).unwrap();
+            line["text"].as_str().unwrap().to_owned()
+        };
+        let mut output = Printed::default();
+        let mut take = |stream, bytes: &str| {
+            let (messages, is_held) = output.take(stream, bytes.as_bytes());
+            (messages.iter().map(text).collect::<Vec<_>>(), is_held)
+        };
+        assert_eq!(take(Stream::Stdout, "a"), (vec![], true));
+        assert_eq!(take(Stream::Stdout, "\nb\nc"), (vec!["a\nb\n".to_owned()], true));
+        assert_eq!(take(Stream::Stderr, "e\n"), (vec!["c".to_owned(), "e\n".to_owned()], false));
+        let long = "x".repeat(MAX_HELD + 1);
+        assert_eq!(take(Stream::Stdout, &long), (vec![long.clone()], false));
+        assert_eq!(take(Stream::Stdout, "end"), (vec![], true));
+        assert_eq!(output.finish().iter().map(text).collect::<Vec<_>>(), ["end"]);
+        assert!(output.flush().is_none());
+    }
 
     fn thing(forms: &[(&str, &str)], occasion: Occasion) -> ShownThing {
         let forms = forms.iter().map(|(kind, text)| ((*kind).to_owned(), text.as_bytes().to_vec()));

@@ -2,37 +2,14 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
-use isolator_runner::wire::agent::{Answer, MESSAGE_HEADER, MessageKind, StreamEnd};
+use isolator_runner::wire::agent::{
+    Answer, MAX_REQUEST, MESSAGE_HEADER, MessageKind, Request, StreamEnd,
+};
 use serde::de::DeserializeOwned;
-use tokio::sync::mpsc;
 
 use super::error::Broken;
 use super::hub::Hub;
-
-/// Something that a call hears.
-#[derive(Debug)]
-pub(super) enum Heard {
-    /// Its answer.
-    Answer(Answer),
-    /// A piece of its stream.
-    Piece(MessageKind, Bytes),
-    /// The end of its stream.
-    End(StreamEnd),
-    /// The end of the call, for another reason. Nothing follows.
-    Broken(Broken),
-}
-
-impl Heard {
-    /// Why there is nothing better.
-    pub(super) fn broken(self) -> Broken {
-        match self {
-            Self::Broken(broken) => broken,
-            Self::End(StreamEnd::Failed(failure)) => Broken::Failed(failure),
-            Self::Answer(_) | Self::Piece(..) | Self::End(_) => Broken::Nonsense,
-        }
-    }
-}
+use super::messages::{CallKind, Heard, Heards};
 
 /// A call. Dropping it cancels what is left of it.
 #[derive(Debug)]
@@ -49,12 +26,12 @@ pub(super) struct Call {
 /// The receiving end of a call. It repeats how the call has ended.
 #[derive(Debug)]
 pub(super) struct Ear {
-    heard: mpsc::UnboundedReceiver<Heard>,
+    heard: Heards,
     broken: Option<Broken>,
 }
 
 impl Ear {
-    pub(super) fn new(heard: mpsc::UnboundedReceiver<Heard>) -> Self {
+    pub(super) fn new(heard: Heards) -> Self {
         Self { heard, broken: None }
     }
 
@@ -73,7 +50,45 @@ impl Ear {
     }
 }
 
+impl Hub {
+    /// Calls the agent, and waits for its answer.
+    ///
+    /// # Errors
+    ///
+    /// When it is a failure, or there is none.
+    pub(super) async fn call(
+        self: &Arc<Self>,
+        kind: CallKind,
+        request: impl FnOnce(u32) -> Request,
+    ) -> Result<(Answer, Call), Broken> {
+        let mut call = Call::begin(self, kind)?;
+        let body = serde_json::to_vec(&request(call.window)).map_err(|_| Broken::Nonsense)?;
+        if body.len() > MAX_REQUEST {
+            return Err(Broken::TooLong(body.len(), MAX_REQUEST));
+        }
+        call.send(MessageKind::Request, &body).await?;
+        let answer = call.answer().await?;
+        Ok((answer, call))
+    }
+
+    /// Sends input to a process, and waits until it has room for it.
+    ///
+    /// # Errors
+    ///
+    /// When it has none, or ends before it.
+    pub(super) async fn input(self: &Arc<Self>, pid: u32, bytes: &[u8]) -> Result<(), Broken> {
+        let mut call = Call::begin(self, CallKind::Input)?;
+        call.send(MessageKind::Input, &[&pid.to_be_bytes(), bytes].concat()).await?;
+        call.answer().await.map(drop)
+    }
+}
+
 impl Call {
+    fn begin(hub: &Arc<Hub>, kind: CallKind) -> Result<Self, Broken> {
+        let (number, window, heard) = hub.begin(kind)?;
+        Ok(Self { hub: Arc::clone(hub), number, window, used: 0, ear: Ear::new(heard) })
+    }
+
     /// Sends a message of the call. Returns when there is room for others.
     ///
     /// # Errors

@@ -5,9 +5,9 @@ use isolator_runner::wire::agent::{
     Answer, Entry, MAX_LISTED, MAX_LISTED_DEPTH, MessageKind, PIECE, Request, StreamEnd, WatchEvent,
 };
 
-use super::call::{Call, Heard};
+use super::call::Call;
 use super::error::{AgentError, Broken, Subject, TooMany};
-use super::hub::CallKind;
+use super::messages::{CallKind, Heard};
 use crate::pool::session::Session;
 
 /// Most bytes of a list of entries.
@@ -106,7 +106,7 @@ impl Watcher {
     }
 }
 
-/// Paths begin at the root, or at the agent's home: `/home/user` if it is there, and otherwise the workspace.
+/// Paths begin at the root, or at the agent's home: `/home/user` if that can be written, and otherwise the workspace.
 impl Session {
     /// Describes a file, a folder or a link.
     ///

@@ -5,9 +5,7 @@ use isolator_runner::wire::agent::{MessageKind, cost};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::call::Heard;
-use super::hub::CallKind;
-use super::messages::{Calls, Open, Queued, State};
+use super::messages::{CallKind, Calls, Heard, Open, Queued, State};
 
 /// The calls that wait for answers when the agent says something: the first two are without a stream.
 const KINDS: [CallKind; 7] = [
@@ -20,7 +18,7 @@ const KINDS: [CallKind; 7] = [
     CallKind::Events,
 ];
 
-/// What one call has heard of an agent.
+/// The messages of an agent that one call has heard.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct HeardOfAgent {
     /// Whether it has a stream.
@@ -35,7 +33,7 @@ pub struct HeardOfAgent {
     pub goes_on_after_the_end: bool,
 }
 
-/// What calls hear of an agent that says this, in pieces of that size. Each stream begins with this much credit.
+/// The messages that calls hear of an agent that says this, in pieces of that size. Each stream begins with this much credit.
 pub fn heard_of_agent(said: &[u8], cut: usize, credit: u32) -> Vec<HeardOfAgent> {
     let now = Instant::now();
     let mut calls = Calls::new(now);

@@ -1,18 +1,16 @@
-//! The calls to the agent of a session that are under way, and what is to be sent.
+//! The calls to the agent of a session that are under way, and the messages to be sent.
 
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use isolator_runner::wire::agent::{
-    Answer, MAX_ATTACHED, MAX_BODY, MAX_CALLS, MAX_REQUEST, MESSAGE_HEADER, MessageKind, Request,
+    MAX_ATTACHED, MAX_CALLS, MAX_REQUEST, MESSAGE_HEADER, MessageKind,
 };
 use isolator_runner::wire::{Kind, WireError};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::Instant;
 
-use super::call::{Call, Ear, Heard};
 use super::error::{AgentLoss, Broken, TooMany};
-use super::messages::{Calls, Open, Queued, State};
+use super::messages::{CallKind, Calls, Heard, Heards, Open, Queued, State};
 use crate::lock::lock;
 use crate::pool::admission::AdmissionError;
 use crate::pool::session::EndReason;
@@ -20,79 +18,6 @@ use crate::run::exchange::Aside;
 
 /// Bytes for an agent that are on their way. The runner holds twice as much before it kills an agent that does not read.
 const WINDOW: usize = 512 * 1024;
-
-/// Credit of a stream: of the first ones, and of the others. All streams of a session together hold 6 MiB at most.
-const CREDIT: (u32, u32) = (64 * 1024, 32 * 1024);
-const LARGE_STREAMS: usize = 32;
-
-/// Credit of a list, which is taken at once.
-const LIST_CREDIT: u32 = MAX_BODY as u32 + 64 * 1024;
-
-/// Longest time that an agent may take for an answer, and for removing a folder with everything in it.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-const LONG_TIMEOUT: Duration = Duration::from_secs(300);
-
-/// The kind of a call: what may come after its request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum CallKind {
-    /// An answer.
-    Plain,
-    /// An answer that may take longer.
-    Long,
-    /// An answer when there is room for the input, which may be never.
-    Input,
-    /// An answer for the request, and one when everything was written.
-    Write,
-    /// The output of a process.
-    Process,
-    /// The content of a file.
-    Content,
-    /// Entries of folders.
-    Entries,
-    /// Processes.
-    Processes,
-    /// Changes of files.
-    Events,
-}
-
-impl CallKind {
-    /// Whether messages follow the answer.
-    pub(super) fn goes_on(self) -> bool {
-        !matches!(self, Self::Plain | Self::Long | Self::Input)
-    }
-
-    /// Whether a message is one of its stream.
-    pub(super) fn has(self, kind: MessageKind) -> bool {
-        match self {
-            Self::Plain | Self::Long | Self::Input | Self::Write => false,
-            Self::Process => {
-                matches!(kind, MessageKind::Stdout | MessageKind::Stderr | MessageKind::Terminal)
-            }
-            Self::Content => kind == MessageKind::Content,
-            Self::Entries => kind == MessageKind::Entry,
-            Self::Processes => kind == MessageKind::Process,
-            Self::Events => kind == MessageKind::Event,
-        }
-    }
-
-    /// Longest time until the answer.
-    pub(super) fn timeout(self) -> Option<Duration> {
-        match self {
-            Self::Input => None,
-            Self::Long => Some(LONG_TIMEOUT),
-            _ => Some(ANSWER_TIMEOUT),
-        }
-    }
-
-    fn credit(self, open: usize) -> u32 {
-        match self {
-            Self::Plain | Self::Long | Self::Input | Self::Write => 0,
-            Self::Entries | Self::Processes => LIST_CREDIT,
-            Self::Process | Self::Content | Self::Events if open <= LARGE_STREAMS => CREDIT.0,
-            Self::Process | Self::Content | Self::Events => CREDIT.1,
-        }
-    }
-}
 
 /// The calls to the agent of a session, between their callers and the task of the session.
 #[derive(Debug)]
@@ -117,38 +42,12 @@ impl Hub {
         }
     }
 
-    /// Calls the agent, and waits for its answer.
+    /// Begins a call. Returns its number, the credit that its stream begins with, and the end on which it hears.
     ///
     /// # Errors
     ///
-    /// When it is a failure, or there is none.
-    pub(super) async fn call(
-        self: &Arc<Self>,
-        kind: CallKind,
-        request: impl FnOnce(u32) -> Request,
-    ) -> Result<(Answer, Call), Broken> {
-        let mut call = self.begin(kind)?;
-        let body = serde_json::to_vec(&request(call.window)).map_err(|_| Broken::Nonsense)?;
-        if body.len() > MAX_REQUEST {
-            return Err(Broken::TooLong(body.len(), MAX_REQUEST));
-        }
-        call.send(MessageKind::Request, &body).await?;
-        let answer = call.answer().await?;
-        Ok((answer, call))
-    }
-
-    /// Sends input to a process, and waits until it has room for it.
-    ///
-    /// # Errors
-    ///
-    /// When it has none, or ends before it.
-    pub(super) async fn input(self: &Arc<Self>, pid: u32, bytes: &[u8]) -> Result<(), Broken> {
-        let mut call = self.begin(CallKind::Input)?;
-        call.send(MessageKind::Input, &[&pid.to_be_bytes(), bytes].concat()).await?;
-        call.answer().await.map(drop)
-    }
-
-    fn begin(self: &Arc<Self>, kind: CallKind) -> Result<Call, Broken> {
+    /// When there are too many, or the session has ended.
+    pub(super) fn begin(&self, kind: CallKind) -> Result<(u32, u32, Heards), Broken> {
         let mut calls = lock(&self.calls);
         if let Some(reason) = &calls.ended {
             return Err(Broken::Ended(reason.clone()));
@@ -166,7 +65,7 @@ impl Hub {
         let (sender, heard) = mpsc::unbounded_channel();
         let number = calls.begin(Open { heard: sender, kind, credit: window, state: State::New });
         self.tell(&calls);
-        Ok(Call { hub: Arc::clone(self), number, window, used: 0, ear: Ear::new(heard) })
+        Ok((number, window, heard))
     }
 
     /// Waits until that number of bytes can be queued. `None` if the session has ended.

@@ -5,16 +5,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use isolator_runner::wire::agent::{
-    self, AgentEnded, Answer, Failure, MAX_PROCESSES, MESSAGE_HEADER, MessageDecoder, MessageKind,
-    StreamEnd,
+    self, AgentEnded, Answer, Failure, MAX_BODY, MAX_PROCESSES, MESSAGE_HEADER, MessageDecoder,
+    MessageKind, StreamEnd,
 };
 use isolator_runner::wire::{self, Kind, WireError};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::Instant;
 
-use super::call::Heard;
 use super::error::{AgentLoss, Broken};
-use super::hub::CallKind;
 use crate::pool::session::EndReason;
 
 /// Most bytes of messages in one frame, if it is not a single message that is longer.
@@ -25,6 +23,106 @@ const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Number of messages that an agent may send for each that it gets, apart from the pieces of streams.
 const ALLOWED: u64 = 4;
+
+/// Something that a call hears.
+#[derive(Debug)]
+pub(super) enum Heard {
+    /// Its answer.
+    Answer(Answer),
+    /// A piece of its stream.
+    Piece(MessageKind, Bytes),
+    /// The end of its stream.
+    End(StreamEnd),
+    /// The end of the call, for another reason. Nothing follows.
+    Broken(Broken),
+}
+
+impl Heard {
+    /// Why there is nothing better.
+    pub(super) fn broken(self) -> Broken {
+        match self {
+            Self::Broken(broken) => broken,
+            Self::End(StreamEnd::Failed(failure)) => Broken::Failed(failure),
+            Self::Answer(_) | Self::Piece(..) | Self::End(_) => Broken::Nonsense,
+        }
+    }
+}
+
+/// The receiving end of a call.
+pub(super) type Heards = mpsc::UnboundedReceiver<Heard>;
+
+/// Credit of a stream: of the first ones, and of the others. All streams of a session together hold 6 MiB at most.
+const CREDIT: (u32, u32) = (64 * 1024, 32 * 1024);
+const LARGE_STREAMS: usize = 32;
+
+/// Credit of a list, which is taken at once.
+const LIST_CREDIT: u32 = MAX_BODY as u32 + 64 * 1024;
+
+/// Longest time that an agent may take for an answer, and for removing a folder with everything in it.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+const LONG_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// The kind of a call: the messages that may follow its request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum CallKind {
+    /// An answer.
+    Plain,
+    /// An answer that may take longer.
+    Long,
+    /// An answer when there is room for the input, which may be never.
+    Input,
+    /// An answer for the request, and one when everything was written.
+    Write,
+    /// The output of a process.
+    Process,
+    /// The content of a file.
+    Content,
+    /// Entries of folders.
+    Entries,
+    /// Processes.
+    Processes,
+    /// Changes of files.
+    Events,
+}
+
+impl CallKind {
+    /// Whether messages follow the answer.
+    pub(super) fn goes_on(self) -> bool {
+        !matches!(self, Self::Plain | Self::Long | Self::Input)
+    }
+
+    /// Whether a message is one of its stream.
+    pub(super) fn has(self, kind: MessageKind) -> bool {
+        match self {
+            Self::Plain | Self::Long | Self::Input | Self::Write => false,
+            Self::Process => {
+                matches!(kind, MessageKind::Stdout | MessageKind::Stderr | MessageKind::Terminal)
+            }
+            Self::Content => kind == MessageKind::Content,
+            Self::Entries => kind == MessageKind::Entry,
+            Self::Processes => kind == MessageKind::Process,
+            Self::Events => kind == MessageKind::Event,
+        }
+    }
+
+    /// Longest time until the answer.
+    pub(super) fn timeout(self) -> Option<Duration> {
+        match self {
+            Self::Input => None,
+            Self::Long => Some(LONG_TIMEOUT),
+            _ => Some(ANSWER_TIMEOUT),
+        }
+    }
+
+    pub(super) fn credit(self, open: usize) -> u32 {
+        match self {
+            Self::Plain | Self::Long | Self::Input | Self::Write => 0,
+            Self::Entries | Self::Processes => LIST_CREDIT,
+            Self::Process | Self::Content | Self::Events if open <= LARGE_STREAMS => CREDIT.0,
+            Self::Process | Self::Content | Self::Events => CREDIT.1,
+        }
+    }
+}
 
 /// A call that has not ended.
 #[derive(Debug)]

@@ -1,4 +1,4 @@
-//! Processes and files of a session, along with its cells: what the *agent* in its sandbox does for clients.
+//! Processes and files of a session, along with its cells: the calls to the *agent* in its sandbox.
 //!
 //! [`Hub`] has the calls under way, and turns them into messages; the task of the session carries these. The agent is a neighbour of
 //! hostile code, so its word is only about its own processes and files: [`Hub`] holds it to the credit of each stream and to the

@@ -8,9 +8,9 @@ use isolator_runner::wire::agent::{
 };
 use isolator_runner::wire::{End, agent};
 
-use super::call::{Call, Heard};
+use super::call::Call;
 use super::error::{AgentError, Broken, Subject, TooMany};
-use super::hub::CallKind;
+use super::messages::{CallKind, Heard};
 use crate::pool::session::Session;
 
 /// Longest time that a process may take to read a piece of its input.

@@ -221,7 +221,7 @@ impl From<Entry> for EntryInfo {
             r#type,
             path: cleaned(&entry.path),
             // The space that a folder's own list takes says nothing to a client.
-            size: if is_folder { 0 } else { entry.size }.to_string(),
+            size: entry.size.to_string(),
             mode: entry.mode & 0o7777,
             permissions: permissions(is_folder, is_symlink, entry.mode),
             owner: entry.owner,
@@ -343,7 +343,7 @@ mod tests {
             })
         );
         let folder = entry(EntryKind::Folder, 0o040_755);
-        assert_eq!((&folder["size"], &folder["permissions"]), (&json!("0"), &json!("drwxr-xr-x")));
+        assert_eq!((&folder["size"], &folder["permissions"]), (&json!("4096"), &json!("drwxr-xr-x")));
         for (leads_to, expected) in [
             (Some(LeadsTo::File), FILE),
             (Some(LeadsTo::Folder), FOLDER),

@@ -4,12 +4,13 @@
 //! here.
 
 use std::collections::VecDeque;
-use std::convert::Infallible;
+use std::io;
 use std::sync::Arc;
 
 use axum::body::{Body, Bytes};
 use axum::response::Response;
-use isolator_pool::pool::session::agent::{Attached, ProcessEvent, StartProcess};
+use isolator_pool::pool::session::agent::{AgentError, Attached, ProcessEvent, StartProcess};
+use isolator_pool::pool::session::{EndReason, SessionError};
 use tokio::time::Instant;
 
 use super::START;
@@ -113,7 +114,7 @@ fn stream(
     };
     let envelopes = futures_util::stream::unfold(output, |mut output| async move {
         let next = output.next().await?;
-        Some((Ok::<_, Infallible>(next), output))
+        Some((next, output))
     });
     answer::stream(&head, Body::from_stream(envelopes))
 }
@@ -129,9 +130,13 @@ impl Drop for Output {
 
 impl Output {
     /// The next envelope; `None` after the last one.
-    async fn next(&mut self) -> Option<Bytes> {
+    ///
+    /// # Errors
+    ///
+    /// When the sandbox was closed meanwhile: clients expect that the connection breaks then, and look whether it still runs.
+    async fn next(&mut self) -> Option<io::Result<Bytes>> {
         if let Some(ready) = self.ready.pop_front() {
-            return Some(ready);
+            return Some(Ok(ready));
         }
         if self.has_ended {
             return None;
@@ -139,10 +144,10 @@ impl Output {
         let deadline = self.deadline;
         let event = tokio::select! {
             biased;
-            () = at(deadline) => return Some(self.end(&timed_out("the process did not end"))),
+            () = at(deadline) => return Some(Ok(self.end(&timed_out("the process did not end")))),
             event = self.attached.next() => event,
             () = self.keepalive.due() => {
-                return Some(answer::envelope(self.head.accepted, &process::keepalive()));
+                return Some(Ok(answer::envelope(self.head.accepted, &process::keepalive())));
             }
         };
         let (kind, bytes) = match event {
@@ -156,18 +161,24 @@ impl Output {
                 }
                 self.has_ended = true;
                 self.ready.push_back(answer::last(None));
-                return Some(answer::envelope(self.head.accepted, &process::ended(end)));
+                return Some(Ok(answer::envelope(self.head.accepted, &process::ended(end))));
             }
-            Some(ProcessEvent::Lost(error)) => return Some(self.end(&E2bError::of_agent(error))),
+            Some(ProcessEvent::Lost(error)) => {
+                let is_closed =
+                    matches!(error, AgentError::Session(SessionError::Ended(EndReason::Closed)));
+                let last = self.end(&E2bError::of_agent(error));
+                let broken = || io::Error::other("the sandbox has ended meanwhile");
+                return Some(if is_closed { Err(broken()) } else { Ok(last) });
+            }
             // The end comes before this.
             None => {
-                return Some(
-                    self.end(&E2bError::new(ErrorKind::Internal, "the process has no end")),
-                );
+                return Some(Ok(
+                    self.end(&E2bError::new(ErrorKind::Internal, "the process has no end"))
+                ));
             }
         };
         self.printed[usize::from(matches!(kind, OutputKind::Stderr))] += bytes.len() as u64;
-        Some(answer::envelope(self.head.accepted, &process::output(kind, &bytes)))
+        Some(Ok(answer::envelope(self.head.accepted, &process::output(kind, &bytes))))
     }
 
     /// The last envelope of a stream that ends with an error.

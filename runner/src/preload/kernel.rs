@@ -1,0 +1,89 @@
+//! The kernel of a session: an interpreter that waited, or one that is started.
+
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use isolator_runner::paths;
+use isolator_runner::wire::{Interpreter, Kernel, Preload, Wanted};
+
+use super::{Parked, Preloads, inherited_channel};
+use crate::packages;
+use crate::process::{OomScore, Process};
+
+/// The interpreter that runs the cells of a session.
+pub(crate) struct StartedKernel {
+    pub(crate) process: Process,
+    /// The channel of its messages.
+    pub(crate) channel: UnixStream,
+    /// Whether it was a waiting one.
+    pub(crate) preloaded: bool,
+}
+
+impl Preloads {
+    /// Ends all of them.
+    pub(crate) fn end(self) {
+        let Self { bare, loaded, replaced, .. } = self;
+        [bare, loaded, replaced].into_iter().flatten().for_each(Parked::end);
+    }
+
+    /// Lets an interpreter that waits become the kernel of a session, or starts one. The others end.
+    ///
+    /// # Errors
+    ///
+    /// When none can be started.
+    pub(crate) fn into_kernel(
+        self,
+        kernel: &Kernel,
+        workdir: &Path,
+        oom_score: &OomScore,
+    ) -> io::Result<StartedKernel> {
+        let Self { preload, bare, loaded, replaced, .. } = self;
+        let is_like = |preload: &Preload| {
+            (preload.interpreter, Path::new(&preload.workdir)) == (kernel.interpreter, workdir)
+                && (&preload.argv, &preload.env) == (&kernel.waiting, &kernel.env)
+        };
+        let is_fit = preload.as_ref().is_some_and(is_like);
+        let (first, second) = match kernel.wanted {
+            Wanted::Loaded => (loaded, bare),
+            Wanted::Bare | Wanted::New => (bare, loaded),
+        };
+        let mut started = None;
+        let program = match kernel.interpreter {
+            Interpreter::Python => paths::PYTHON_KERNEL,
+            Interpreter::Node => paths::NODE_KERNEL,
+        };
+        let packages = kernel.packages.as_ref();
+        for mut parked in [first, second, replaced].into_iter().flatten() {
+            if is_fit && started.is_none() && parked.becomes_kernel(program, packages) {
+                let Parked { process, channel, .. } = parked;
+                started = Some(StartedKernel { process, channel, preloaded: true });
+            } else {
+                parked.end();
+            }
+        }
+        match started {
+            Some(started) => Ok(started),
+            None => start_kernel(kernel, workdir, oom_score),
+        }
+    }
+}
+
+/// Starts a kernel in a folder.
+///
+/// # Errors
+///
+/// When it can't be started.
+pub(crate) fn start_kernel(
+    kernel: &Kernel,
+    folder: &Path,
+    oom_score: &OomScore,
+) -> io::Result<StartedKernel> {
+    let (channel, their_end) = inherited_channel()?;
+    let mut argv = kernel.argv.clone();
+    argv.push(their_end.as_raw_fd().to_string());
+    let env = packages::variables(&kernel.env, kernel.packages.as_ref());
+    let process = Process::spawn(&argv, &env, folder, oom_score, Some(b""))?.supervised()?;
+    Ok(StartedKernel { process, channel, preloaded: false })
+}
