@@ -129,6 +129,10 @@ impl Download {
                 let most = usize::try_from(*promised).unwrap_or(usize::MAX);
                 piece.truncate(most);
                 *promised -= piece.len() as u64;
+                // The connection does not ask for more than the length that was announced.
+                if *promised == 0 {
+                    self.note.answered("success");
+                }
             }
             self.sent += piece.len() as u64;
             let piece = match &mut self.compressing {
