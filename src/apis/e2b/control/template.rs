@@ -70,7 +70,7 @@ mod tests {
         let language = |name| named(name, &config).unwrap().language;
         assert_eq!(language("base"), "javascript");
         assert_eq!(language("code-interpreter-v1"), "python");
-        assert_eq!(language("bash"), "bash");
+        assert_eq!(language("go"), "go");
         assert_eq!(named("science", &config).unwrap().packages, ["numpy"]);
     }
 
