@@ -159,8 +159,11 @@ impl Contexts {
         if all.contexts.len() >= MAX_CONTEXTS {
             return Err(ContextsFull::TooMany);
         }
-        let number = number.unwrap_or(all.next);
-        all.next = all.next.max(number).wrapping_add(1).max(1);
+        let number = number.unwrap_or_else(|| {
+            let number = all.next;
+            all.next = number.wrapping_add(1).max(1);
+            number
+        });
         let context = Context {
             id: hex(&id),
             number,

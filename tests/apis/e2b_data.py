@@ -136,6 +136,8 @@ async def terminal(world):
     contains(b"".join(shown).decode(), "24 80", "/tmp", "b-xterm-256color", "30 100")
     handle = await done(pty.create(PtySize(24, 80), **({"on_data": see} if is_async else {})))
     equal(await done(pty.kill(handle.pid)), True)
+    while handle.pid in [process.pid for process in await done(world.sandbox.commands.list())]:
+        await asyncio.sleep(0.05)
     equal(await done(pty.kill(handle.pid)), False)
 
 
@@ -232,7 +234,7 @@ async def killed_with_its_sandbox(world):
     handle = await done(sandbox.commands.run("sleep 60", background=True))
     await done(sandbox.kill())
     error = await raised(SandboxException, handle.wait)
-    contains(str(error), "not found")
+    contains(str(error), "sandbox was killed")
     error = await raised(SandboxException, lambda: sandbox.files.read("a"))
     contains(str(error), "not found")
 

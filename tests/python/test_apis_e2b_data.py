@@ -1,8 +1,10 @@
 """Processes and files of E2B's sandboxes: with the newest SDK, and with requests that no SDK sends."""
 
 import base64
+import contextlib
 import gzip
 import hashlib
+import http.client
 import json
 import os
 import socket
@@ -248,7 +250,7 @@ async def test_a_client_that_reads_slowly_slows_only_its_own_process(sandbox, se
     await in_thread(check)
 
 
-async def test_a_gigabyte_of_output_arrives(sandbox):
+async def test_a_large_output_arrives_as_a_whole(sandbox):
     def check():
         total, kinds = 0, set()
         with sandbox.streaming(START, sandbox.start("head -c 300000000 /dev/zero")) as stream:
@@ -320,7 +322,7 @@ async def test_streams_beyond_the_bound_of_a_session_are_refused(sandbox):
     await in_thread(check)
 
 
-async def test_a_kill_in_the_middle_ends_every_stream_with_the_reason(api):
+async def test_a_kill_in_the_middle_ends_every_stream(api):
     def check():
         sandbox = api.create()
         assert sandbox.write("large", b"x" * 30_000_000)[0] == 200
@@ -340,22 +342,28 @@ async def test_a_kill_in_the_middle_ends_every_stream_with_the_reason(api):
                 "Content-Type: application/octet-stream\r\n\r\n".encode() + b"x" * 100_000
             )
             answer = download.getresponse()
-            assert answer.status == 200 and len(answer.read(1000)) == 1000
+            received = len(answer.read(1000))
+            assert (answer.status, received) == (200, 1000)
             assert sandbox.kill() == 204
-            for stream in [process, watch, cat]:
-                _, end = stream.all()
-                assert end["error"]["code"] == "unavailable" and "was not found" in end["error"]["message"], end
-            with pytest.raises(Exception):
-                while answer.read(1 << 20):
-                    pass
-                assert False, "the whole file has come"
+            # The SDKs then ask for the health of the sandbox, and say that it was killed.
+            for stream in [process, cat]:
+                with pytest.raises(http.client.IncompleteRead):
+                    stream.all()
+            _, end = watch.all()
+            assert end["error"]["code"] == "unavailable" and "was not found" in end["error"]["message"], end
+            with contextlib.suppress(OSError):
+                while part := answer.read(1 << 20):
+                    received += len(part)
+            assert received < 30_000_000
             for _ in range(400):
                 try:
                     upload.sendall(b"x" * 100_000)
                 except OSError:
                     break
             upload.settimeout(30)
-            assert b" 502 " in upload.recv(100) or True
+            # The server may have closed the connection before it was read.
+            with contextlib.suppress(ConnectionError):
+                assert upload.recv(100).split()[1:2] in ([], [b"502"])
             status, body = sandbox.rpc("process.Process/SendInput", {"process": {"pid": pid}, "input": {"stdin": ""}})
             assert (status, body["code"]) == (502, "unavailable") and "was not found" in body["message"], body
 
@@ -634,7 +642,7 @@ async def test_the_audit_log_has_each_process_and_transfer(sandbox, served):
         sha256 = hashlib.sha256(b"content").hexdigest()
         assert written["files"] == [{"name": "noted", "sha256": sha256, "bytes": 7}]
         assert read["bytes"]["returned"] == 7
-        assert left["status"] == "detached"
+        assert [line["status"] for line in lines] == ["success", "success", "success", "detached"]
         assert len({line["session"] for line in lines}) == 1
 
     await in_thread(check)
