@@ -246,7 +246,7 @@ impl Run {
         }
         if outcome.shown_dropped > 0 {
             let text = format!(
-                "{} results are missing, in one form or in all: they are too large or too many (results.filesMB)\n",
+                "{} results are missing, in one form or in all: a cell can show 500 things, and together as much as results.maxFilesKB allows\n",
                 outcome.shown_dropped
             );
             last.push(lines::printed(Stream::Stderr, &text));
