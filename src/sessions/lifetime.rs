@@ -105,8 +105,12 @@ impl Lifetime {
     /// When it ends, if it is last used at `used`.
     pub(super) fn next_end(&self, used: Instant) -> NextEnd {
         let Settings { deadline, idle_timeout, is_paused } = *lock(&self.settings);
-        let age =
-            NextEnd { at: self.oldest(), why: Why::TooOld(self.max_age), kind: EndKind::IfUnused };
+        // A client that has set its end can use it without a pause, as by the output of a process that it follows.
+        let kind = match deadline {
+            Some(_) if !is_paused => EndKind::Deadline(AtDeadline::End),
+            _ => EndKind::IfUnused,
+        };
+        let age = NextEnd { at: self.oldest(), why: Why::TooOld(self.max_age), kind };
         if is_paused {
             return age;
         }
@@ -221,6 +225,9 @@ mod tests {
         assert_eq!(idle.next_end(idle.opened).at, idle.opened + 10 * MINUTE);
         idle.set_deadline(Deadline::after(MINUTE, AtDeadline::End), true).unwrap();
         assert_eq!(idle.next_end(idle.opened).at, idle.opened + 10 * MINUTE);
+        let end = idle.next_end(idle.opened + 55 * MINUTE);
+        assert_eq!(end.at, idle.oldest());
+        assert_eq!(end.kind, EndKind::Deadline(AtDeadline::End), "however long it is used");
         idle.set_deadline(Deadline::after(MINUTE, AtDeadline::End), false).unwrap();
         assert_eq!(idle.next_end(idle.opened).at, idle.opened + MINUTE);
     }
