@@ -614,11 +614,9 @@ fn a_piece_that_waits_for_credit_takes_no_time() {
     let before = time();
     std::thread::sleep(Duration::from_secs(1));
     assert!(time() - before < 10, "{} ticks", time() - before);
-    for (call, kind) in [
-        (watch, MessageKind::Event),
-        (list, MessageKind::Entry),
-        (processes, MessageKind::Process),
-    ] {
+    for (call, kind) in
+        [(watch, MessageKind::Event), (list, MessageKind::Entry), (processes, MessageKind::Process)]
+    {
         // Not enough, and then enough.
         for credit in [1_u32, 1000] {
             assert!(!agent.heard.iter().any(|(_, number, _)| *number == call));
