@@ -214,6 +214,11 @@ async fn calls_of_a_frozen_session_wait_for_a_slot_or_are_refused() {
 async fn a_session_is_frozen_on_request_when_its_runner_rests() {
     let world = World::full(Setup::default()).await;
     let session = open(&world).await;
+    sessions::run(&session, "rest-in 3000").await.unwrap();
+    assert!(timeout(secs(1), session.freeze()).await.is_err());
+    let began = Instant::now();
+    assert!(session.stat("entry").await.is_ok(), "a caller that goes away is not waited for");
+    assert!(began.elapsed() < ms(2500) && !session.is_frozen());
     for (code, seconds) in [("rest-in 3000", 3), ("unrest", 20)] {
         sessions::run(&session, code).await.unwrap();
         let began = Instant::now();

@@ -7,6 +7,7 @@ use std::time::Duration;
 use isolator_runner::wire::{Kind, WireError};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use super::agent::Hub;
 use super::task::{FREEZE_AFTER, Held, Next, Task};
@@ -187,12 +188,17 @@ impl Task {
     pub(super) async fn freeze_now(
         &mut self,
         held: Held,
+        gone: &CancellationToken,
         answer: oneshot::Sender<Result<bool, SessionError>>,
     ) -> Result<Held, EndReason> {
         self.agent.pause();
         let held = match held {
             Held::Awake(mut sandbox, slot) => {
-                self.await_rest(&mut sandbox).await?;
+                tokio::select! {
+                    biased;
+                    () = gone.cancelled() => return Ok(Held::Awake(sandbox, slot)),
+                    rests = self.await_rest(&mut sandbox) => rests?,
+                }
                 self.freeze(sandbox, slot).await?
             }
             frozen @ Held::Frozen(_) => frozen,

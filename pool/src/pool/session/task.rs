@@ -149,7 +149,7 @@ impl Task {
             return Ok(held);
         }
         if let Command::Freeze { answer } = command {
-            return self.freeze_now(held, answer).await;
+            return self.freeze_now(held, &gone, answer).await;
         }
         let arrived = Instant::now();
         let (mut sandbox, slot, was_frozen) = match held {
