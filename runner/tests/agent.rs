@@ -591,6 +591,43 @@ fn changes_of_a_tree_are_reported() {
 }
 
 #[test]
+fn a_piece_that_waits_for_credit_takes_no_time() {
+    let mut agent = Agent::start();
+    let path = agent.path("seen");
+    fs::create_dir(&path).unwrap();
+    let watch = agent.call(&Request::Watch(path.clone(), false, 66));
+    assert_eq!(agent.answer(watch), Ok(Answer::Done));
+    fs::create_dir(format!("{path}/new")).unwrap();
+    let list = agent.call(&Request::List(path.clone(), 1, 66));
+    assert_eq!(agent.answer(list), Ok(Answer::Done));
+    agent.shell("sleep 60", MUCH, |_| {});
+    let processes = agent.call(&Request::Processes(66));
+    assert_eq!(agent.answer(processes), Ok(Answer::Done));
+    // User and system time, in hundredths of a second.
+    let stat = format!("/proc/{}/stat", agent.child.id());
+    let time = || {
+        let stat = fs::read_to_string(&stat).unwrap();
+        let (_, rest) = stat.rsplit_once(") ").unwrap();
+        let fields = rest.split(' ').skip(11).take(2);
+        fields.map(|field| field.parse::<u64>().unwrap()).sum::<u64>()
+    };
+    let before = time();
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(time() - before < 10, "{} ticks", time() - before);
+    for (call, kind) in
+        [(watch, MessageKind::Event), (list, MessageKind::Entry), (processes, MessageKind::Process)]
+    {
+        // Not enough, and then enough.
+        for credit in [1_u32, 1000] {
+            assert!(!agent.heard.iter().any(|(_, number, _)| *number == call));
+            agent.say(MessageKind::Credit, call, &credit.to_be_bytes());
+            assert_eq!(agent.ask(&Request::Stat("/".to_owned())).map(drop), Ok(()));
+        }
+        assert_eq!(agent.next(call).0, kind);
+    }
+}
+
+#[test]
 fn changes_that_no_one_reads_end_the_watch() {
     let mut agent = Agent::start();
     let path = agent.path("flooded");

@@ -211,6 +211,63 @@ async fn calls_of_a_frozen_session_wait_for_a_slot_or_are_refused() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_session_is_frozen_on_request_when_its_runner_rests() {
+    let world = World::full(Setup::default()).await;
+    let session = open(&world).await;
+    sessions::run(&session, "rest-in 3000").await.unwrap();
+    assert!(timeout(secs(1), session.freeze()).await.is_err());
+    let began = Instant::now();
+    assert!(session.stat("entry").await.is_ok(), "a caller that goes away is not waited for");
+    assert!(began.elapsed() < ms(2500) && !session.is_frozen());
+    for (code, seconds) in [("rest-in 3000", 3), ("unrest", 20)] {
+        sessions::run(&session, code).await.unwrap();
+        let began = Instant::now();
+        assert!(session.freeze().await.unwrap() && session.is_frozen());
+        let took = began.elapsed();
+        assert!((secs(seconds)..secs(seconds) + ms(500)).contains(&took), "{code}: {took:?}");
+        let began = Instant::now();
+        assert!(session.freeze().await.unwrap(), "it is already");
+        assert!(began.elapsed() < ms(500));
+    }
+    assert!(session.stat("entry").await.is_ok());
+    drop(session);
+    world.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_an_agent_could_not_read_while_frozen_does_not_make_it_late() {
+    let world = World::full(Setup::default()).await;
+    let session = open(&world).await;
+    drop(start(&session).await);
+    sessions::run(&session, "rest-in 25000").await.unwrap();
+    assert!(timeout(secs(1), session.stat("entry")).await.is_err(), "nothing reads it");
+    assert!(session.freeze().await.unwrap());
+    tokio::time::sleep(secs(100)).await;
+    assert!(session.is_frozen());
+    sessions::run(&session, "sleep 5").await.unwrap();
+    tokio::time::sleep(secs(10)).await;
+    assert!(!session.is_frozen(), "its process runs on");
+    drop(session);
+    world.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_wait_while_a_session_is_about_to_be_frozen() {
+    let world = World::full(Setup { running: 1, ..Setup::default() }).await;
+    let session = open(&world).await;
+    sessions::run(&session, "rest-in 25000").await.unwrap();
+    let run = world.spawn(run_for(15_000));
+    settle().await;
+    let began = Instant::now();
+    let entry = session.stat("entry").await;
+    assert!(entry.is_ok(), "{entry:?}");
+    assert!((secs(34)..secs(37)).contains(&began.elapsed()), "{:?}", began.elapsed());
+    started(run.await.unwrap());
+    drop(session);
+    world.end().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_end_of_a_session_ends_every_call() {
     let world = World::full(Setup::default()).await;
     let session = open(&world).await;
@@ -261,6 +318,17 @@ async fn calls_and_their_bytes_are_bounded() {
     assert!(matches!(more, Err(AgentError::TooMany(TooMany::Calls))), "{more:?}");
     drop((attached, writers));
     assert!(session.stat("entry").await.is_ok());
+    drop(session);
+    world.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_longest_messages_of_a_list_get_through() {
+    let world = World::full(Setup::default()).await;
+    let session = open(&world).await;
+    let list = timeout(secs(5), session.processes()).await.expect("it ends").unwrap();
+    let lengths: Vec<_> = list.iter().map(|process| process.argv[0].len()).collect();
+    assert_eq!(lengths, [150_000, 180_000, 1000, 190_000]);
     drop(session);
     world.end().await;
 }

@@ -114,7 +114,10 @@ impl Agent {
         let Self { streams, channel, users, .. } = self;
         let Some(stream) = streams.get_mut(&call) else { return };
         let credit = stream.credit;
-        let fits = |body: usize| cost(body) <= credit;
+        let mut fits = |body: usize| {
+            stream.needs = cost(body);
+            stream.needs <= credit
+        };
         let end = match &mut stream.work {
             Work::Process | Work::Write(_) => None,
             Work::Read(file) => {

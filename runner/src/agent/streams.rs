@@ -16,6 +16,8 @@ use super::writing::Writing;
 pub(super) struct Stream {
     /// Credit that is left.
     pub(super) credit: u32,
+    /// Credit that the piece needs that waits, if one does.
+    pub(super) needs: u32,
     pub(super) work: Work,
 }
 
@@ -39,7 +41,7 @@ pub(super) enum Work {
 
 impl Stream {
     pub(super) fn new(work: Work, credit: u32) -> Self {
-        Self { credit, work }
+        Self { credit, needs: 0, work }
     }
 
     pub(super) fn process(credit: u32) -> Self {
@@ -68,14 +70,15 @@ impl Stream {
         }
     }
 
-    /// Whether a byte can be sent.
+    /// Whether a byte can be sent, and the piece that waits.
     fn has_credit(&self) -> bool {
-        self.credit > cost(0)
+        self.credit > cost(0) && self.credit >= self.needs
     }
 
     /// Sends a piece, which is no longer than the credit.
     pub(super) fn say(&mut self, kind: MessageKind, call: u32, body: &[u8], channel: &mut Channel) {
         self.credit = self.credit.saturating_sub(cost(body.len()));
+        self.needs = 0;
         channel.say(kind, call, body);
     }
 }

@@ -83,7 +83,7 @@ impl Watching {
     /// When no more come.
     pub(super) fn next(
         &mut self,
-        fits: impl Fn(usize) -> bool,
+        fits: impl FnOnce(usize) -> bool,
     ) -> Result<Option<Vec<u8>>, Failure> {
         if self.pending.is_empty() && self.ended.is_none() {
             self.read();

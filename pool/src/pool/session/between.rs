@@ -7,13 +7,14 @@ use std::time::Duration;
 use isolator_runner::wire::{Kind, WireError};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use super::agent::Hub;
 use super::task::{FREEZE_AFTER, Held, Next, Task};
 use super::{Asked, Command, EndReason, LossError, Session, SessionError};
 use crate::pool::admission::Admitted;
 use crate::run::exchange::{Aside as _, ExchangeError};
-use crate::sandbox::connection::ConnectionError;
+use crate::sandbox::connection::{ConnectionError, Frame};
 use crate::sandbox::{Armed, Paused, PausedOrKept, Sandbox};
 
 /// Longest time that a session stays thawed if its runner does not say that it rests.
@@ -119,21 +120,10 @@ impl Task {
                 }
                 () = agent.works(true), if !is_awake => return Ok(Some(Next::Thaw)),
                 () = agent.works(!is_working), if is_awake && takes_commands => return Ok(None),
-                frame = receiver.next() => match frame {
-                    Some(Ok((Kind::Resting, _))) => self.is_resting = true,
-                    Some(Ok((kind, payload))) => match agent.take(kind, &payload) {
-                        Ok(true) => {}
-                        Ok(false) => {
-                            let error = ConnectionError::from(WireError::Unexpected(kind));
-                            return Err(EndReason::lost(error));
-                        }
-                        Err(error) => return Err(EndReason::lost(ConnectionError::from(error))),
-                    },
-                    Some(Err(error)) => return Err(EndReason::lost(error)),
-                    None => return Err(EndReason::lost(LossError::BetweenCalls)),
-                },
+                frame = receiver.next() => self.is_resting |= is_rest(agent, frame)?,
                 () = sender.send(), if !sender.is_empty() => {}
-                message = agent.outgoing(), if is_awake && sender.is_empty() => {
+                // What is sent to a sandbox that is about to be frozen would get no answer in time.
+                message = agent.outgoing(), if is_awake && takes_commands && sender.is_empty() => {
                     sender.push(message);
                     send_until = Instant::now() + SEND_TIMEOUT;
                 }
@@ -198,16 +188,40 @@ impl Task {
     pub(super) async fn freeze_now(
         &mut self,
         held: Held,
+        gone: &CancellationToken,
         answer: oneshot::Sender<Result<bool, SessionError>>,
     ) -> Result<Held, EndReason> {
         self.agent.pause();
         let held = match held {
-            Held::Awake(sandbox, slot) => self.freeze(sandbox, slot).await?,
+            Held::Awake(mut sandbox, slot) => {
+                tokio::select! {
+                    biased;
+                    () = gone.cancelled() => return Ok(Held::Awake(sandbox, slot)),
+                    rests = self.await_rest(&mut sandbox) => rests?,
+                }
+                self.freeze(sandbox, slot).await?
+            }
             frozen @ Held::Frozen(_) => frozen,
         };
         // The caller may have gone away.
         let _ = answer.send(Ok(matches!(held, Held::Frozen(_))));
         Ok(held)
+    }
+
+    /// Waits until the runner rests, and no longer than it may take. Timeouts of what it does would pass in a frozen sandbox.
+    async fn await_rest(&mut self, sandbox: &mut Sandbox<Armed>) -> Result<(), EndReason> {
+        let (mut sender, mut receiver) = sandbox.connection.split();
+        let mut late = std::pin::pin!(tokio::time::sleep(MAX_UNREST));
+        while !self.is_resting {
+            tokio::select! {
+                biased;
+                () = self.shared.stop.cancelled() => return Err(EndReason::ServerStops),
+                () = &mut late => break,
+                frame = receiver.next() => self.is_resting |= is_rest(&self.agent, frame)?,
+                () = sender.send(), if !sender.is_empty() => {}
+            }
+        }
+        Ok(())
     }
 
     /// Measures the memory of a sandbox that was just frozen: threads that go on after the answer of a cell can have taken more.
@@ -221,5 +235,19 @@ impl Task {
             // The memory of its last cell is still a good guess.
             Err(error) => tracing::debug!(%error, "the memory of a session is not known"),
         }
+    }
+}
+
+/// Takes a frame that comes between two commands. Returns whether the runner says that it rests.
+fn is_rest(agent: &Hub, frame: Option<Result<Frame, ConnectionError>>) -> Result<bool, EndReason> {
+    let (kind, payload) =
+        frame.ok_or_else(|| EndReason::lost(LossError::BetweenCalls))?.map_err(EndReason::lost)?;
+    if kind == Kind::Resting {
+        return Ok(true);
+    }
+    match agent.take(kind, &payload) {
+        Ok(true) => Ok(false),
+        Ok(false) => Err(EndReason::lost(ConnectionError::from(WireError::Unexpected(kind)))),
+        Err(error) => Err(EndReason::lost(ConnectionError::from(error))),
     }
 }

@@ -149,7 +149,7 @@ impl Task {
             return Ok(held);
         }
         if let Command::Freeze { answer } = command {
-            return self.freeze_now(held, answer).await;
+            return self.freeze_now(held, &gone, answer).await;
         }
         let arrived = Instant::now();
         let (mut sandbox, slot, was_frozen) = match held {
@@ -179,7 +179,10 @@ impl Task {
         if matches!(command, Command::Cell { .. }) {
             self.shared.counts.queue.add(queue);
         }
-        self.state.is_frozen.store(false, Ordering::Relaxed);
+        if was_frozen {
+            self.state.is_frozen.store(false, Ordering::Relaxed);
+            self.agent.thawed();
+        }
         // The runner says it again after this command.
         (self.is_resting, self.failed_freezes) = (false, 0);
         let activity = Arc::clone(&self.shared.activity);

@@ -1,8 +1,10 @@
 //! The agent of a session in a fake sandbox. It does what the paths and programs of its calls say.
 
+use std::collections::VecDeque;
+
 use isolator_runner::wire::agent::{
     self, AgentEnd, AgentEnded, Answer, Entry, EntryKind, Failure, Message, MessageDecoder,
-    MessageKind, Request, StreamEnd,
+    MessageKind, ProcessInfo, Request, StreamEnd,
 };
 use isolator_runner::wire::{End, Kind, header};
 
@@ -19,6 +21,8 @@ pub(super) struct FakeAgent {
     consumed: u64,
     /// The file that is read, what is left of it, and its credit.
     reading: Option<(u32, usize, u32)>,
+    /// The list of processes that is sent, what is left of it, and its credit.
+    listing: Option<(u32, VecDeque<Vec<u8>>, u32)>,
     /// The call that is attached to its process.
     attached: Option<u32>,
 }
@@ -82,10 +86,19 @@ impl FakeAgent {
         match kind {
             MessageKind::Request => {}
             MessageKind::Credit => {
-                if let Some((_, _, credit)) = &mut self.reading {
-                    *credit += u32::from_be_bytes(body.try_into().unwrap());
+                let more = u32::from_be_bytes(body.try_into().unwrap());
+                if let Some((number, _, credit)) = &mut self.reading
+                    && *number == call
+                {
+                    *credit += more;
+                }
+                if let Some((number, _, credit)) = &mut self.listing
+                    && *number == call
+                {
+                    *credit += more;
                 }
                 self.read(said);
+                self.list(said);
                 return None;
             }
             MessageKind::Cancel => {
@@ -182,6 +195,12 @@ impl FakeAgent {
                 }
                 other => panic!("no process does {other:?}"),
             },
+            Request::Processes(credit) => {
+                answer(said, call, &Ok(Answer::Done));
+                let bodies = LONG_PROCESSES.map(process);
+                self.listing = Some((call, bodies.into(), credit));
+                self.list(said);
+            }
             Request::Write(_) => answer(said, call, &Ok(Answer::Done)),
             Request::Attach(pid, _) => answer(said, call, &Ok(Answer::Process(pid))),
             other => panic!("no agent takes {other:?}"),
@@ -205,6 +224,35 @@ impl FakeAgent {
             agent::push(said, MessageKind::Content, *call, &vec![b'x'; piece]);
         }
     }
+
+    /// Sends as much of the list as there is credit for.
+    fn list(&mut self, said: &mut Vec<u8>) {
+        let Some((call, left, credit)) = &mut self.listing else { return };
+        while let Some(body) = left.front() {
+            let Some(rest) = credit.checked_sub(agent::cost(body.len())) else { return };
+            agent::push(said, MessageKind::Process, *call, body);
+            *credit = rest;
+            left.pop_front();
+        }
+        let end = serde_json::to_vec(&StreamEnd::Complete).unwrap();
+        agent::push(said, MessageKind::End, *call, &end);
+        self.listing = None;
+    }
+}
+
+/// Lengths of the arguments of the processes that are listed.
+const LONG_PROCESSES: [usize; 4] = [150_000, 180_000, 1000, 190_000];
+
+fn process(length: usize) -> Vec<u8> {
+    let info = ProcessInfo {
+        pid: PID,
+        tag: None,
+        argv: vec!["x".repeat(length)],
+        env: Default::default(),
+        cwd: "/".to_owned(),
+        terminal: false,
+    };
+    serde_json::to_vec(&info).unwrap()
 }
 
 /// Bytes that only one that was stopped has read.

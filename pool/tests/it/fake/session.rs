@@ -104,6 +104,8 @@ impl Runner {
             }
             // Its kernel does not answer.
             "unrest" => {}
+            // It answers late, and the runner reads nothing before.
+            "rest-in" => {}
             "end" => ended.is_alive = false,
             "eof" => return Ok(false),
             "silence" => std::future::pending().await,
@@ -113,6 +115,9 @@ impl Runner {
         }
         self.record(|record| record.cell_runs = Some(false));
         self.send(Kind::CellEnded, &ended).await?;
+        if what == "rest-in" {
+            tokio::time::sleep(Duration::from_millis(number.parse().expect("a number"))).await;
+        }
         if ended.is_alive && what != "unrest" {
             self.write(&wire::header(Kind::Resting, 0)).await?;
         }

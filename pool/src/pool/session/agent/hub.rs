@@ -128,21 +128,24 @@ impl Hub {
         lock(&self.calls).progress = Instant::now();
     }
 
-    /// Refuses the calls that have not been sent, because the session does not get a slot.
+    /// Refuses all calls, because the session does not get a slot.
     pub(crate) fn refuse(&self, error: &AdmissionError) {
-        let mut calls = lock(&self.calls);
-        calls.break_off(|state| state == State::New, &Broken::NotAdmitted(error.clone()));
-        self.tell(&calls);
+        self.end_calls(&Broken::NotAdmitted(error.clone()));
     }
 
     /// Ends all calls, because the session is paused. Its processes and later calls go on after that.
     pub(crate) fn pause(&self) {
+        self.end_calls(&Broken::Paused);
+    }
+
+    /// Ends all calls. The agent hears of those that it knows when it runs.
+    fn end_calls(&self, broken: &Broken) {
         let mut calls = lock(&self.calls);
         let open: Vec<u32> = calls.open.keys().copied().collect();
         for number in open {
             if let Some(call) = calls.open.get(&number) {
                 // The caller may have gone away.
-                let _ = call.heard.send(Heard::Broken(Broken::Paused));
+                let _ = call.heard.send(Heard::Broken(broken.clone()));
             }
             calls.cancel(number);
         }
@@ -213,3 +216,29 @@ impl Aside for Hub {
 
 /// The longest message fits into the room.
 const _: () = assert!(MAX_REQUEST + MESSAGE_HEADER < WINDOW);
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+
+    use super::*;
+
+    #[test]
+    fn a_refusal_ends_calls_in_every_state() {
+        let hub = Hub::new();
+        let (asked, _, mut asked_ear) = hub.begin(CallKind::Plain).unwrap();
+        hub.queue(asked, MessageKind::Request, b"{}", None);
+        assert!(hub.outgoing().now_or_never().is_some());
+        let (new, _, mut new_ear) = hub.begin(CallKind::Plain).unwrap();
+        hub.queue(new, MessageKind::Request, b"{}", None);
+        hub.refuse(&AdmissionError::Closed);
+        for ear in [&mut asked_ear, &mut new_ear] {
+            let heard = ear.try_recv();
+            assert!(matches!(heard, Ok(Heard::Broken(Broken::NotAdmitted(_)))), "{heard:?}");
+        }
+        assert!(!hub.is_working());
+        // The agent hears that the call that it knows has ended.
+        assert!(hub.outgoing().now_or_never().is_some());
+        assert!(hub.outgoing().now_or_never().is_none());
+    }
+}

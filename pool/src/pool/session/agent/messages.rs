@@ -51,12 +51,12 @@ impl Heard {
 /// The receiving end of a call.
 pub(super) type Heards = mpsc::UnboundedReceiver<Heard>;
 
-/// Credit of a stream: of the first ones, and of the others. All streams of a session together hold 6 MiB at most.
+/// Credit of a stream: of the first ones, and of the others. All of them together hold 16 MiB at most, apart from lists.
 const CREDIT: (u32, u32) = (64 * 1024, 32 * 1024);
 const LARGE_STREAMS: usize = 32;
 
-/// Credit of a list, which is taken at once.
-const LIST_CREDIT: u32 = MAX_BODY as u32 + 64 * 1024;
+/// Credit of a list, which is taken at once. An agent that waits has more than half of it, in which the longest message fits.
+const LIST_CREDIT: u32 = 2 * agent::cost(MAX_BODY);
 
 /// Longest time that an agent may take for an answer, and for removing a folder with everything in it.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
@@ -118,8 +118,10 @@ impl CallKind {
         match self {
             Self::Plain | Self::Long | Self::Input | Self::Write => 0,
             Self::Entries | Self::Processes => LIST_CREDIT,
-            Self::Process | Self::Content | Self::Events if open <= LARGE_STREAMS => CREDIT.0,
-            Self::Process | Self::Content | Self::Events => CREDIT.1,
+            // More than half of it, for the same reason: a path has 4 KiB, and each byte of it takes up to six in JSON.
+            Self::Events => CREDIT.0,
+            Self::Process | Self::Content if open <= LARGE_STREAMS => CREDIT.0,
+            Self::Process | Self::Content => CREDIT.1,
         }
     }
 }
