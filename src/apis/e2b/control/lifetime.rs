@@ -21,7 +21,7 @@ use crate::duration;
 use crate::sessions::{AtDeadline, Deadline, InUse, TooLate};
 
 /// How long a sandbox that is to be paused is waited for.
-const FREEZE_TIMEOUT: Duration = Duration::from_secs(20);
+const FREEZE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The fields of connecting and resuming.
 #[derive(Debug, Default, Deserialize)]
