@@ -19,7 +19,7 @@ use serde_json::value::RawValue;
 
 use super::{
     API, CLIENT_GRACE, CommandResult, CommandStatus, Files, RunStatus, check_wanted, failed,
-    fetched, normalized, seconds, sent, unread,
+    fetched, json, normalized, seconds, sent, unread,
 };
 use crate::apis::access::Caller as Sender;
 use crate::apis::operation::{HowServed, Operation};
@@ -422,8 +422,7 @@ const fn size(content: &[u8]) -> u64 {
 /// A form of a thing as notebooks have it: JSON as it is, text as text, and everything else in base64.
 fn shown(kind: &str, content: &[u8]) -> Form {
     if kind.ends_with("json") || kind.starts_with("application/vnd.isolator.") {
-        let json = serde_json::from_slice(content);
-        return json.map_or_else(|_| Form::Text(text(content)), Form::Json);
+        return json::passed_on(content).map_or_else(|| Form::Text(text(content)), Form::Json);
     }
     let is_text =
         kind.starts_with("text/") || kind == "image/svg+xml" || kind == "application/javascript";
