@@ -9,7 +9,7 @@ use isolator_pool::run::workspace::below;
 use crate::request::arguments::InvalidArgument;
 
 /// Most patterns of a request, and the longest of them in bytes.
-const MAX_GLOBS: usize = 32;
+pub(crate) const MAX_GLOBS: usize = 32;
 const MAX_GLOB: usize = 256;
 
 /// Characters with a special meaning in a pattern.

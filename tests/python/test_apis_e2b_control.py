@@ -220,6 +220,9 @@ async def test_a_sandbox_pauses_at_its_timeout_and_goes_on_with_a_request(ann):
     await anyio.sleep(1.3)
     assert sorted(await ann.ids(state="paused")) == sorted([made["sandboxID"], other["sandboxID"]])
     assert (await health(ann, data(made))).status_code == 502
+    # A request that knows only its id does not let it go on.
+    assert (await health(ann, {"E2b-Sandbox-Id": other["sandboxID"]})).status_code == 502
+    assert (await ann.info(other))["state"] == "paused"
     assert (await health(ann, data(other))).status_code == 204
     assert (await ann.info(other))["state"] == "running"
 

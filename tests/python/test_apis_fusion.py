@@ -153,6 +153,7 @@ async def test_each_wrong_field_of_a_program_is_named(place, change, field, said
         ({"cell_timeout": 400, "total_timeout": 900}, "cell_timeout", "maximum of 5m"),
         ({"total_timeout": 0}, "total_timeout", "above zero"),
         ({"kernel": "ir"}, "kernel", "python3"),
+        ({"fetch_files": ["a"] * 33}, "fetch_files", "32"),
         ({"files": {"../a": ""}}, "files.../a", ""),
         ({"code": "1"}, "code", "unknown field"),
     ],
@@ -208,6 +209,18 @@ async def test_cells_run_one_after_the_other_until_one_takes_too_long_or_dies(pl
     began = anyio.current_time()
     found = (await post(place, "/run_jupyter", {"cells": ["import time; time.sleep(60)"] * 2, "total_timeout": 1})).json
     assert found["driver"]["status"] == "TimeLimitExceeded" and anyio.current_time() - began < 10
+
+
+async def test_names_of_the_same_file_and_things_shown_are_bounded_together(place):
+    """What comes back of a request is bounded, however many names a file has, and however many cells show something."""
+    cells = ["open('a', 'wb').write(bytes(6 << 20)); None"]
+    cells += ["display({'application/json': [0] * 1_000_000, 'text/plain': 'x'}, raw=True)"] * 10
+    names = ["a", "./a", ".//a", "/workspace/a"]
+    found = (await post(place, "/run_jupyter", {"cells": cells, "fetch_files": names})).json
+    assert list(found["files"]) == ["a"] and found["message"].count("too large") == 3
+    shown = [thing for cell in found["cells"] for thing in cell["display"]]
+    whole = [thing for thing in shown if "application/json" in thing]
+    assert 1 < len(whole) < 10 and whole[0]["application/json"] == [0] * 1_000_000
 
 
 async def test_no_session_of_cells_is_left(tmp_path):

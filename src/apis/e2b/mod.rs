@@ -112,7 +112,7 @@ const HEALTH: Operation = Operation { method: "GET", route: "/health", name: "e2
 async fn health(State(e2b): State<E2b>, request: Request) -> Result<Response, E2bError> {
     let (head, _) = request.into_parts();
     let (sandbox, caller) = e2b.let_in(&head)?;
-    sandbox.session()?;
+    sandbox.is_there(&head)?;
     Ok(caller.answer(StatusCode::NO_CONTENT.into_response()))
 }
 

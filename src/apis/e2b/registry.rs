@@ -69,12 +69,27 @@ impl Sandbox {
     ///
     /// When the session has ended or is paused: 502, with the reason.
     pub(crate) fn session(&self) -> Result<InUse, E2bError> {
+        self.session_if(self.description.resumes_itself)
+    }
+
+    /// Whether it is there. Only a request with its secret, which was checked, lets it go on.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::session`].
+    pub(super) fn is_there(&self, head: &Parts) -> Result<(), E2bError> {
+        let has_secret = head.headers.contains_key(ACCESS_TOKEN);
+        self.session_if(has_secret && self.description.resumes_itself).map(drop)
+    }
+
+    /// Its session, which goes on if it is paused and `resumes`.
+    fn session_if(&self, resumes: bool) -> Result<InUse, E2bError> {
         let session = self.sessions.take(&self.client, &self.id).map_err(|none| match none {
             NoSession::Gone(gone) => gone_sandbox(&self.id, &gone.why.to_string()),
             NoSession::Unknown => unknown_sandbox(&self.id),
         })?;
         if session.is_paused() {
-            if !self.description.resumes_itself {
+            if !resumes {
                 let why = "it is paused; connect to it, and it goes on";
                 return Err(gone_sandbox(&self.id, why));
             }

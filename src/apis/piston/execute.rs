@@ -1,7 +1,7 @@
 //! `POST /api/v2/execute`: a program in a sandbox of its own.
 
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
@@ -33,6 +33,9 @@ const RUN: Duration = Duration::from_secs(3);
 
 /// How long a client waits for an answer.
 const CLIENT_WAITS: Duration = Duration::from_secs(30);
+
+/// How long a request waits until the version of its language is known.
+const FIND_WAITS: Duration = CLIENT_WAITS.saturating_sub(MARGIN);
 
 /// A request can wait for so long if its program may run for as long as the client waits, or longer.
 const LEAST_WAIT: Duration = Duration::from_secs(1);
@@ -111,13 +114,23 @@ async fn run(
     bytes: usize,
     request: Execute,
 ) -> Result<Response, Unserved> {
-    let runtime = runtimes::find(apis, serving, &request.language, &request.version).await?;
+    let began = Instant::now();
+    let found = runtimes::find(apis, serving, &request.language, &request.version);
+    let runtime = tokio::select! {
+        found = tokio::time::timeout(FIND_WAITS, found) => found.unwrap_or_else(|_| {
+            let message = "the version of the language was not found out in time: try again in a moment";
+            Err(Unserved::Busy(message.to_owned(), 1))
+        })?,
+        () = sender.gone() => return Err(Unserved::Gone),
+    };
     let printed = Arc::new(Mutex::new(Vec::new()));
     let watch = {
         let printed = Arc::clone(&printed);
         Watch::new(move |_, piece| lock(&printed).extend_from_slice(piece))
     };
-    let program = Program { watch: Some(watch), ..program(request, &runtime)? };
+    let program = program(request, &runtime)?;
+    let max_wait = program.max_wait.saturating_sub(began.elapsed()).max(LEAST_WAIT);
+    let program = Program { watch: Some(watch), max_wait, ..program };
     let ended = API.run(EXECUTE, serving, sender, bytes, program).await?;
     let served = ended.served.clone();
     let printed = std::mem::take(&mut *lock(&printed));

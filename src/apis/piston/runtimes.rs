@@ -2,17 +2,18 @@
 //! find out once for each image.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::response::Response;
 use isolator_pool::engine::preload::Interpreter;
+use isolator_pool::lock::lock;
 use isolator_pool::pool::admission::Client;
 use isolator_pool::quote::quoted;
 use serde::Serialize;
-use tokio::sync::Mutex;
+use tokio::sync::OnceCell;
 
 use super::version::Version;
 use super::{API, failed, unread};
@@ -77,9 +78,9 @@ struct Name {
     runtime: Option<&'static str>,
 }
 
-/// The versions that were found out, by the names of images.
+/// The versions that are known or being found out, by the names of images.
 #[derive(Debug, Default)]
-pub(crate) struct Versions(Mutex<BTreeMap<String, String>>);
+pub(crate) struct Versions(Mutex<BTreeMap<String, Arc<OnceCell<String>>>>);
 
 /// A runtime that was found.
 pub(super) struct Runtime {
@@ -162,7 +163,7 @@ pub(super) async fn find(
     Ok(Runtime { name: theirs.clone(), language: Arc::clone(language), version, file })
 }
 
-/// The version of a language. All requests that come while it is being found out wait for that.
+/// The version of a language. All requests for it that come while it is being found out wait for that.
 async fn version(
     apis: &Apis,
     serving: &Serving,
@@ -170,19 +171,17 @@ async fn version(
 ) -> Result<String, Unserved> {
     let Some(code) = probe(language) else { return Ok(NO_VERSION.to_owned()) };
     let image = &language.sandbox.image.name;
-    let mut known = apis.versions().0.lock().await;
-    if let Some(version) = known.get(image) {
-        return Ok(version.clone());
-    }
-    let program = Program::new(Arc::clone(language), code.to_owned(), PROBE_TIMEOUT);
-    let printed = run_for_server(RUNTIMES, serving, &Client::Server, program).await?;
-    let printed = printed.trim();
-    let is_version = !printed.is_empty()
-        && printed.len() < 40
-        && printed.chars().all(|c| c.is_ascii_alphanumeric() || ".+-".contains(c));
-    let version = if is_version { printed } else { NO_VERSION };
-    known.insert(image.clone(), version.to_owned());
-    Ok(version.to_owned())
+    let known = Arc::clone(lock(&apis.versions().0).entry(image.clone()).or_default());
+    let version = known.get_or_try_init(|| async {
+        let program = Program::new(Arc::clone(language), code.to_owned(), PROBE_TIMEOUT);
+        let printed = run_for_server(RUNTIMES, serving, &Client::Server, program).await?;
+        let printed = printed.trim();
+        let is_version = !printed.is_empty()
+            && printed.len() < 40
+            && printed.chars().all(|c| c.is_ascii_alphanumeric() || ".+-".contains(c));
+        Ok::<_, Unserved>(if is_version { printed } else { NO_VERSION }.to_owned())
+    });
+    version.await.cloned()
 }
 
 /// A program that prints the version of its language.

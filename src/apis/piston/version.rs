@@ -69,7 +69,7 @@ impl Version {
 
 /// The numbers of a part of a range up to the first that may be any.
 fn given(text: &str) -> Option<Given> {
-    let parts: Vec<_> = text.split('.').collect();
+    let parts: Vec<_> = text.splitn(4, '.').collect();
     if parts.len() > 3 {
         return None;
     }
@@ -120,6 +120,7 @@ mod tests {
         for range in ["latest", "3.12.4.1", "3..1", "x.3", "3.a", ">", "-1", "3.12 || 3.13"] {
             assert!(version.is_in(range).is_err(), "{range}");
         }
+        assert!(version.is_in(&".".repeat(1 << 20)).is_err());
         assert_eq!(Version::parse("0.2.3").is_in("^0.2.1"), Ok(true));
         assert_eq!(Version::parse("0.3.0").is_in("^0.2.1"), Ok(false));
         assert_eq!(Version::parse("24.1.0-rc.1"), Version([24, 1, 0]));

@@ -13,12 +13,13 @@ use isolator_pool::OutputLimits;
 use isolator_pool::engine::preload::Interpreter;
 use isolator_pool::pool::session::{CellRun, FilePart, Occasion, ShownThing};
 use isolator_pool::run::outcome::{ChangedFile, Status};
-use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
+use isolator_runner::wire::session::SHOWN_OVERHEAD;
+use serde::{Deserialize, Serialize, Serializer};
+use serde_json::value::RawValue;
 
 use super::{
-    API, CLIENT_GRACE, CommandResult, CommandStatus, Files, RunStatus, failed, fetched, normalized,
-    seconds, sent, unread,
+    API, CLIENT_GRACE, CommandResult, CommandStatus, Files, RunStatus, check_wanted, failed,
+    fetched, json, normalized, seconds, sent, unread,
 };
 use crate::apis::access::Caller as Sender;
 use crate::apis::operation::{HowServed, Operation};
@@ -89,9 +90,43 @@ struct CellResult {
     stdout: String,
     stderr: String,
     /// The things that it has shown, each with its forms.
-    display: Vec<Map<String, Value>>,
+    display: Vec<BTreeMap<String, Form>>,
     /// The exception that ended it.
-    error: Vec<Value>,
+    error: Vec<Exception>,
+    /// The bytes of the things that it has shown.
+    #[serde(skip)]
+    shown: u64,
+}
+
+/// A form of a thing as notebooks have it.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum Form {
+    Json(Box<RawValue>),
+    Text(String),
+}
+
+/// An exception as notebooks have it.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Exception {
+    #[serde(default, rename(deserialize = "name"))]
+    ename: Option<String>,
+    #[serde(default, rename(deserialize = "value"))]
+    evalue: Option<String>,
+    #[serde(default, serialize_with = "lines")]
+    traceback: String,
+}
+
+/// A text as a list of its lines.
+fn lines<S: Serializer>(text: &str, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(text.lines())
+}
+
+/// Bytes that the cells of a request can still print, and show.
+#[derive(Debug, Clone, Copy)]
+struct Room {
+    printed: u64,
+    shown: u64,
 }
 
 /// The times of a request.
@@ -185,6 +220,7 @@ fn times(request: &RunJupyter) -> Result<Times, InvalidArgument> {
     if request.cells.len() > MAX_CELLS {
         return Err(InvalidArgument::new("cells", format!("are more than {MAX_CELLS}")));
     }
+    check_wanted(request.fetch_files.as_deref().unwrap_or_default())?;
     let cell = request.cell_timeout.filter(|seconds| *seconds != 0.0);
     let cell = cell.map(|given| seconds("cell_timeout", Some(given), TOTAL)).transpose()?;
     let total = seconds("total_timeout", request.total_timeout, TOTAL)?;
@@ -225,7 +261,8 @@ async fn run_cells(
     let config = &*serving.setup.config;
     let (session, began) = (&temporary.session, Instant::now());
     let (mut cells, mut stopped) = (Vec::new(), None);
-    let mut room = API.most_output(config);
+    let mut room =
+        Room { printed: API.most_output(config), shown: config.results.files.as_bytes() };
     for code in &request.cells {
         let left = times.total.saturating_sub(began.elapsed());
         if left.is_zero() {
@@ -237,7 +274,8 @@ async fn run_cells(
             _ => left.min(config.limits.max_timeout),
         };
         let (cell, end) = run_cell(serving, sender, code, timeout, room, session).await?;
-        room = room.saturating_sub((cell.stdout.len() + cell.stderr.len()) as u64);
+        room.printed = room.printed.saturating_sub((cell.stdout.len() + cell.stderr.len()) as u64);
+        room.shown = room.shown.saturating_sub(cell.shown);
         cells.push(cell);
         stopped = end;
         if stopped.is_some() {
@@ -246,8 +284,9 @@ async fn run_cells(
     }
     let wanted = request.fetch_files.as_deref().unwrap_or_default();
     let workdir = &session.language.sandbox.workdir;
-    let files = fetch(session, wanted, workdir, config.results.files.as_bytes()).await;
-    let (files, missing) = fetched(wanted, &files, workdir);
+    let most_files = config.results.files.as_bytes();
+    let files = fetch(session, wanted, workdir, most_files).await;
+    let (files, missing) = fetched(wanted, &files, workdir, most_files);
     let (status, return_code) = match stopped {
         None => (CommandStatus::Finished, Some(0)),
         Some(Stopped::Died(code)) => (CommandStatus::Finished, Some(code)),
@@ -274,13 +313,13 @@ async fn run_cells(
     Ok(response)
 }
 
-/// Runs a cell, which can print `room` bytes.
+/// Runs a cell, which can print and show as much as there is room for.
 async fn run_cell(
     serving: &Serving,
     sender: &Sender,
     code: &str,
     timeout: Duration,
-    room: u64,
+    room: Room,
     session: &InUse,
 ) -> Result<(CellResult, Option<Stopped>), Unserved> {
     let served = RUN_JUPYTER.serve(serving, &sender.client, 0, None, |calls, note| {
@@ -296,22 +335,26 @@ async fn run_cell(
         if let CellRun::Code { for_program, .. } = &mut job.run.run {
             *for_program = true;
         }
-        let most = usize::try_from(room).unwrap_or(usize::MAX);
-        job.run.output = OutputLimits { head: most, tail: 0, kill: room };
+        let most = usize::try_from(room.printed).unwrap_or(usize::MAX);
+        job.run.output = OutputLimits { head: most, tail: 0, kill: room.printed };
+        job.run.shown = room.shown;
         job.run.files = None;
         // The session can't be repeated.
         job.is_noted = false;
         Ok(Job::Step { session: session.another(), job: Box::new(job), notes: Vec::new() })
     });
     match served.await {
-        Ok(Served::Ran(ran)) => Ok(ended(*ran, &serving.setup.config, room)),
+        Ok(Served::Ran(ran)) => Ok(ended(*ran, &serving.setup.config, room.printed)),
         Ok(_) => Err(Unserved::Failed("the cell was not run".to_owned())),
         Err(CallError::Forbidden { found, .. }) => {
-            let error = json!({
-                "ename": "Refused",
-                "evalue": format!("the operator of this server forbids something in the cell, so it was not run:\n{found}"),
-                "traceback": [],
-            });
+            let evalue = format!(
+                "the operator of this server forbids something in the cell, so it was not run:\n{found}"
+            );
+            let error = Exception {
+                ename: Some("Refused".to_owned()),
+                evalue: Some(evalue),
+                ..Exception::default()
+            };
             Ok((CellResult { error: vec![error], ..CellResult::default() }, None))
         }
         Err(CallError::SessionGone(gone)) => {
@@ -351,13 +394,14 @@ fn ended(mut ran: Ran, config: &Config, room: u64) -> (CellResult, Option<Stoppe
         add_line(&mut result.stderr, &format!("{CAUSE}{cause}"));
     }
     for ShownThing { occasion, forms } in std::mem::take(&mut cell.shown) {
+        result.shown += forms.iter().map(|(_, content)| size(content)).sum::<u64>();
         if occasion == Occasion::Background {
             continue;
         }
-        let mut display = Map::new();
+        let mut display = BTreeMap::new();
         for (kind, content) in forms {
             if kind == ERROR {
-                result.error.extend(exception(&content));
+                result.error.extend(serde_json::from_slice::<Exception>(&content));
             } else {
                 let content = shown(&kind, &content);
                 display.insert(kind, content);
@@ -370,28 +414,28 @@ fn ended(mut ran: Ran, config: &Config, room: u64) -> (CellResult, Option<Stoppe
     (result, stopped)
 }
 
-/// An exception as notebooks have it.
-fn exception(content: &[u8]) -> Option<Value> {
-    let error: Value = serde_json::from_slice(content).ok()?;
-    let lines = error["traceback"].as_str().unwrap_or_default().lines();
-    let lines: Vec<_> = lines.collect();
-    Some(json!({ "ename": error["name"], "evalue": error["value"], "traceback": lines }))
+/// The bytes for which a form counts.
+const fn size(content: &[u8]) -> u64 {
+    content.len() as u64 + SHOWN_OVERHEAD
 }
 
 /// A form of a thing as notebooks have it: JSON as it is, text as text, and everything else in base64.
-fn shown(kind: &str, content: &[u8]) -> Value {
+fn shown(kind: &str, content: &[u8]) -> Form {
     if kind.ends_with("json") || kind.starts_with("application/vnd.isolator.") {
-        return serde_json::from_slice(content).unwrap_or_else(|_| text(content).into());
+        return json::passed_on(content).map_or_else(|| Form::Text(text(content)), Form::Json);
     }
     let is_text =
         kind.starts_with("text/") || kind == "image/svg+xml" || kind == "application/javascript";
-    if is_text { text(content).into() } else { BASE64.encode(content).into() }
+    Form::Text(if is_text { text(content) } else { BASE64.encode(content) })
 }
 
 /// Reads the files that were asked for, as many as fit into `most` bytes together.
 async fn fetch(session: &InUse, wanted: &[String], workdir: &str, most: u64) -> Vec<ChangedFile> {
-    let (mut files, mut left) = (Vec::new(), most);
+    let (mut files, mut left) = (Vec::<ChangedFile>::new(), most);
     for path in wanted.iter().map(|name| normalized(name, workdir)) {
+        if files.iter().any(|file| file.path == path) {
+            continue;
+        }
         // An error means that there is no such file, or no session anymore.
         let Ok(FilePart { content, size }) = session.session.read(path, 0, left).await else {
             continue;
@@ -405,4 +449,24 @@ async fn fetch(session: &InUse, wanted: &[String], workdir: &str, most: u64) -> 
         });
     }
     files
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn things_that_are_shown_keep_their_forms() {
+        let json =
+            |kind: &str, content: &[u8]| serde_json::to_string(&shown(kind, content)).unwrap();
+        assert_eq!(json("application/json", b" [0, {\"a\": 1e2}]\n"), "[0, {\"a\": 1e2}]");
+        assert_eq!(json("application/json", b"[1] [2]"), "\"[1] [2]\"");
+        assert_eq!(json("application/json", b"\"\xff\""), "\"\\\"\u{fffd}\\\"\"");
+        assert_eq!(json("text/html", b"<b>"), "\"<b>\"");
+        assert_eq!(json("image/png", b"png"), "\"cG5n\"");
+        let error = br#"{"name": "E", "traceback": "a\nb", "more": [0]}"#;
+        let error: Exception = serde_json::from_slice(error).unwrap();
+        let error = serde_json::to_string(&error).unwrap();
+        assert_eq!(error, r#"{"ename":"E","evalue":null,"traceback":["a","b"]}"#);
+    }
 }

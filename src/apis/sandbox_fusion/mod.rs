@@ -1,5 +1,6 @@
 //! The API of SandboxFusion, which trainers use to compute rewards: a program in a request, or cells that run one after the other.
 
+mod json;
 mod jupyter;
 mod languages;
 mod run_code;
@@ -22,6 +23,7 @@ use serde_json::json;
 use super::programs::{ProgramsApi, Unread, Unserved, gone, retry_after};
 use super::{Apis, Protocol, answer};
 use crate::request::arguments::{AdditionalFile, Encoding, InvalidArgument};
+use crate::request::wanted_files::MAX_GLOBS;
 use crate::result::context::ArgumentNames;
 use crate::web::Refused;
 
@@ -112,20 +114,37 @@ fn seconds(
     }
 }
 
+/// Checks how many files are asked for.
+fn check_wanted(wanted: &[String]) -> Result<(), InvalidArgument> {
+    if wanted.len() > MAX_GLOBS {
+        let message = format!("are more than {MAX_GLOBS}");
+        return Err(InvalidArgument::new("fetch_files", message));
+    }
+    Ok(())
+}
+
 /// The contents of the files that were asked for, in base64, by the names by which they were, and a remark on those that are not
-/// there.
+/// there. A file that has several names counts for each of them in the `most` bytes of all.
 fn fetched(
     wanted: &[String],
     files: &[ChangedFile],
     workdir: &str,
+    most: u64,
 ) -> (BTreeMap<String, String>, Option<String>) {
     let mut found = BTreeMap::new();
+    let mut left = most;
     let mut missing = Vec::new();
     for name in wanted {
+        if found.contains_key(name) {
+            continue;
+        }
         let path = normalized(name, workdir);
         let file = files.iter().find(|file| file.path == path);
-        match file.and_then(|file| file.content.as_ref()) {
-            Some(content) => {
+        let content = file.and_then(|file| file.content.as_ref());
+        let room = content.and_then(|content| left.checked_sub(content.len() as u64));
+        match content.zip(room) {
+            Some((content, room)) => {
+                left = room;
                 found.insert(name.clone(), BASE64.encode(content));
             }
             None if file.is_some() => missing.push(format!("{} (too large)", quoted(name))),
@@ -194,4 +213,27 @@ fn named_file(field: &str, files: &[String]) -> Option<String> {
     let (number, _) = field.strip_prefix("files[")?.split_once(']')?;
     let name = files.get(number.parse::<usize>().ok()?)?;
     Some(format!("files.{}", name.chars().take(100).collect::<String>()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_with_several_names_counts_for_each_of_them() {
+        let file = |path: &str, size: usize| ChangedFile {
+            path: path.to_owned(),
+            size: size as u64,
+            content: Some(vec![b'x'; size]),
+        };
+        let files = [file("a", 40), file("b", 10)];
+        let names = ["a", "./a", "a", "/w/a", ".//a", "b"].map(str::to_owned);
+        let (found, remark) = fetched(&names, &files, "/w", 100);
+        assert_eq!(found.keys().collect::<Vec<_>>(), ["./a", "a", "b"]);
+        let remark = remark.unwrap();
+        assert!(remark.contains("\"/w/a\" (too large), \".//a\" (too large) did"), "{remark}");
+        assert!(check_wanted(&vec!["a".to_owned(); MAX_GLOBS]).is_ok());
+        let error = check_wanted(&vec!["a".to_owned(); MAX_GLOBS + 1]).unwrap_err();
+        assert_eq!(error.field, "fetch_files");
+    }
 }

@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use super::languages::language;
 use super::{
-    API, CLIENT_GRACE, CommandResult, CommandStatus, Files, RunStatus, failed, fetched, seconds,
-    sent, unread,
+    API, CLIENT_GRACE, CommandResult, CommandStatus, Files, RunStatus, check_wanted, failed,
+    fetched, seconds, sent, unread,
 };
 use crate::apis::operation::Operation;
 use crate::apis::programs::{Ended, MARGIN, Program, Received, Unserved};
@@ -62,8 +62,8 @@ pub(super) async fn run_code(State(apis): State<Apis>, request: Request) -> Resp
     let config = &serving.setup.config;
     let (wanted, files) = (request.fetch_files.take().unwrap_or_default(), request.files.take());
     let (files, names) = sent(files);
-    let program =
-        program(request, config).map(|program| Program { files, fetch: wanted.clone(), ..program });
+    let program = check_wanted(&wanted).and_then(|()| program(request, config));
+    let program = program.map(|program| Program { files, fetch: wanted.clone(), ..program });
     let ended = match program {
         Ok(program) => {
             let workdir = program.language.sandbox.workdir.clone();
@@ -73,7 +73,7 @@ pub(super) async fn run_code(State(apis): State<Apis>, request: Request) -> Resp
         Err(error) => Err(Unserved::Invalid(error)),
     };
     let response = match ended {
-        Ok((ended, workdir)) => answered(ended, &wanted, &workdir),
+        Ok((ended, workdir)) => answered(ended, &wanted, &workdir, config.results.files.as_bytes()),
         Err(error) => failed(error, &names),
     };
     sender.answer(response)
@@ -111,8 +111,8 @@ fn program(request: RunCode, config: &Config) -> Result<Program, InvalidArgument
     })
 }
 
-fn answered(ended: Ended, wanted: &[String], workdir: &str) -> Response {
-    let (files, missing) = fetched(wanted, &ended.files, workdir);
+fn answered(ended: Ended, wanted: &[String], workdir: &str, most_files: u64) -> Response {
+    let (files, missing) = fetched(wanted, &ended.files, workdir, most_files);
     let status = if ended.is_success() { RunStatus::Success } else { RunStatus::Failed };
     let message = ended.notes.iter().cloned().chain(missing).collect::<Vec<_>>().join("\n");
     let served = ended.served.clone();

@@ -75,9 +75,10 @@ impl DataCall {
             Shape::Stream => MAX_MESSAGE + 2 * PREFIX + 1024,
         };
         let body = self.caller.receive(&self.parts, body, most).await.map_err(E2bError::refused)?;
+        let share = &mut self.caller.share;
         Ok(match head.shape {
-            Shape::Unary => envelope::parse(&body, head.encoding)?,
-            Shape::Stream => envelope::only(&body, head.encoding)?,
+            Shape::Unary => envelope::parse(&body, head.encoding, share)?,
+            Shape::Stream => envelope::only(&body, head.encoding, share)?,
         })
     }
 }

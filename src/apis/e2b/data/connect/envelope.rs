@@ -7,6 +7,7 @@ use serde::de::DeserializeOwned;
 use super::head::Encoding;
 use super::{MAX_MESSAGE, ProtocolError};
 use crate::apis::e2b::data::gzip;
+use crate::calls::budget::Share;
 
 /// Bytes before a message: its flags and its length.
 pub(in super::super) const PREFIX: usize = 5;
@@ -47,6 +48,7 @@ impl Envelopes {
     /// When it is not one, or is too long. Nothing can be read after an error.
     pub(in super::super) fn next<T: DeserializeOwned>(
         &mut self,
+        share: &mut Share,
     ) -> Result<Option<T>, ProtocolError> {
         let Some((&[flags, a, b, c, d], rest)) = self.buffer.split_first_chunk::<PREFIX>() else {
             return Ok(None);
@@ -71,7 +73,7 @@ impl Envelopes {
         } else {
             let encoding =
                 if flags & COMPRESSED != 0 { Encoding::Gzip } else { Encoding::Identity };
-            Some(parse(message, encoding)?)
+            Some(parse(message, encoding, share)?)
         };
         self.buffer.drain(..PREFIX + length as usize);
         Ok(parsed)
@@ -109,28 +111,30 @@ impl Envelopes {
 pub(in super::super) fn only<T: DeserializeOwned>(
     body: &[u8],
     encoding: Encoding,
+    share: &mut Share,
 ) -> Result<T, ProtocolError> {
     let mut envelopes = Envelopes::new(encoding);
     envelopes.push(body);
-    let Some(message) = envelopes.next()? else {
+    let Some(message) = envelopes.next(share)? else {
         envelopes.finish()?;
         return Err(ProtocolError::NoMessage);
     };
     // The message that ends the stream may be there or not.
-    match envelopes.next::<serde::de::IgnoredAny>()? {
+    match envelopes.next::<serde::de::IgnoredAny>(share)? {
         None => envelopes.finish().map(|()| message),
         Some(_) => Err(ProtocolError::SecondMessage),
     }
 }
 
-/// A message in JSON.
+/// A message in JSON. If it is compressed, its share grows by what it becomes.
 ///
 /// # Errors
 ///
-/// When it is not one, or is too long.
+/// When it is not one, is too long, or there is no room for it.
 pub(in super::super) fn parse<T: DeserializeOwned>(
     message: &[u8],
     encoding: Encoding,
+    share: &mut Share,
 ) -> Result<T, ProtocolError> {
     if encoding == Encoding::Identity {
         return Ok(serde_json::from_slice(message)?);
@@ -139,6 +143,9 @@ pub(in super::super) fn parse<T: DeserializeOwned>(
     if message.len() > MAX_MESSAGE {
         return Err(ProtocolError::TooLarge { length: message.len() as u64 });
     }
+    if !share.grow(message.len()) {
+        return Err(ProtocolError::NoRoom);
+    }
     Ok(serde_json::from_slice(&message)?)
 }
 
@@ -146,11 +153,19 @@ pub(in super::super) fn parse<T: DeserializeOwned>(
 mod tests {
     use serde::Deserialize;
 
+    use isolator_pool::pool::admission::Client;
+
     use super::*;
+    use crate::calls::budget::Budget;
 
     #[derive(Debug, Deserialize, PartialEq)]
     struct Text {
         text: String,
+    }
+
+    /// A share that can grow to `most` bytes.
+    fn share(most: usize) -> Share {
+        Budget::new(most, most).share(&Client::named("a"))
     }
 
     fn envelope(flags: u8, message: &[u8]) -> Vec<u8> {
@@ -172,7 +187,7 @@ mod tests {
             let mut found = Vec::new();
             for piece in sent.chunks(size) {
                 envelopes.push(piece);
-                while let Some(Text { text }) = envelopes.next().unwrap() {
+                while let Some(Text { text }) = envelopes.next(&mut share(MAX_MESSAGE)).unwrap() {
                     found.push(text);
                 }
             }
@@ -187,12 +202,12 @@ mod tests {
         envelopes.push(&[0]);
         envelopes.push(&u32::try_from(MAX_MESSAGE).unwrap().to_be_bytes());
         envelopes.push(b"{}");
-        assert!(envelopes.next::<Text>().unwrap().is_none());
+        assert!(envelopes.next::<Text>(&mut share(MAX_MESSAGE)).unwrap().is_none());
         assert!(envelopes.buffer.capacity() < 100);
         let error = envelopes.finish().unwrap_err();
         assert!(matches!(error, ProtocolError::Truncated { received: 2, .. }), "{error}");
         let too_long = [&[0][..], &u32::MAX.to_be_bytes()].concat();
-        let error = only::<Text>(&too_long, Encoding::Identity).unwrap_err();
+        let error = only::<Text>(&too_long, Encoding::Identity, &mut share(0)).unwrap_err();
         assert!(matches!(error, ProtocolError::TooLarge { length: 0xffff_ffff }), "{error}");
     }
 
@@ -222,7 +237,8 @@ mod tests {
             ),
             (envelope(COMPRESSED, &bomb), Encoding::Gzip, "can have"),
         ] {
-            let message = only::<Text>(&sent, encoding).unwrap_err().to_string();
+            let message =
+                only::<Text>(&sent, encoding, &mut share(MAX_MESSAGE)).unwrap_err().to_string();
             assert!(message.contains(expected), "{message:?} for {expected}");
         }
     }
@@ -232,9 +248,24 @@ mod tests {
         let packed = envelope(COMPRESSED, &gzip::compressed(&text("packed")));
         let mut envelopes = Envelopes::new(Encoding::Gzip);
         envelopes.push(&[packed, envelope(0, &text("plain"))].concat());
-        assert_eq!(envelopes.next::<Text>().unwrap().unwrap().text, "packed");
-        assert_eq!(envelopes.next::<Text>().unwrap().unwrap().text, "plain");
+        assert_eq!(
+            envelopes.next::<Text>(&mut share(MAX_MESSAGE)).unwrap().unwrap().text,
+            "packed"
+        );
+        assert_eq!(envelopes.next::<Text>(&mut share(MAX_MESSAGE)).unwrap().unwrap().text, "plain");
         let whole = gzip::compressed(&text("whole"));
-        assert_eq!(parse::<Text>(&whole, Encoding::Gzip).unwrap().text, "whole");
+        assert_eq!(parse::<Text>(&whole, Encoding::Gzip, &mut share(100)).unwrap().text, "whole");
+    }
+
+    #[test]
+    fn a_compressed_message_counts_with_the_bytes_that_it_becomes() {
+        let long = text(&"a".repeat(10_000));
+        let packed = gzip::compressed(&long);
+        let mut some = share(long.len());
+        assert!(parse::<Text>(&packed, Encoding::Gzip, &mut some).is_ok() && !some.grow(1));
+        let error = parse::<Text>(&packed, Encoding::Gzip, &mut share(long.len() - 1)).unwrap_err();
+        assert!(matches!(error, ProtocolError::NoRoom), "{error}");
+        // What is not compressed has been counted as it came.
+        assert!(parse::<Text>(&long, Encoding::Identity, &mut share(0)).is_ok());
     }
 }

@@ -59,8 +59,10 @@ async fn take_all(
         }
         envelopes.push(&piece);
         drop(piece);
-        while let Some(part) = envelopes.next::<StreamInputRequest>()? {
+        while let Some(part) = envelopes.next::<StreamInputRequest>(&mut call.caller.share)? {
             take(call, part.into_part()?, &mut process).await?;
+            // What a compressed message became is gone.
+            call.caller.share.replace(envelopes.len());
         }
         call.caller.share.replace(envelopes.len());
     }

@@ -1,0 +1,82 @@
+//! JSON that is passed on as it came.
+
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_json::value::RawValue;
+
+/// The JSON of a text, if it is some that all clients can read: it is not nested too deeply, and its texts and numbers are sound.
+/// No tree is made of it, which would be many times larger.
+pub(super) fn passed_on(text: &[u8]) -> Option<Box<RawValue>> {
+    serde_json::from_slice::<Sound>(text).ok()?;
+    serde_json::from_slice(text).ok()
+}
+
+/// A value that was read to its end, and is not kept.
+struct Sound;
+
+impl<'de> Deserialize<'de> for Sound {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Self)
+    }
+}
+
+impl<'de> Visitor<'de> for Sound {
+    type Value = Self;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("JSON")
+    }
+
+    fn visit_unit<E>(self) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self, A::Error> {
+        while items.next_element::<Self>()?.is_some() {}
+        Ok(self)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Self, A::Error> {
+        while fields.next_entry::<Self, Self>()?.is_some() {}
+        Ok(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_json_that_clients_can_read_is_passed_on() {
+        for fine in ["null", "[0, -1, 1.5, true, \"\\u00e9\", {\"a\": {}}]", "\"\\ud83d\\ude00\""] {
+            let padded = format!(" {fine}\n");
+            assert_eq!(passed_on(padded.as_bytes()).unwrap().get(), fine);
+        }
+        let deep = format!("{}{}", "[".repeat(1000), "]".repeat(1000));
+        for wrong in ["", "[", "[1] [2]", "\"\\ud800\"", "{\"\\ud800\": 1}", "1e999", &deep] {
+            assert!(passed_on(wrong.as_bytes()).is_none(), "{wrong}");
+        }
+        assert!(passed_on(b"\"\xff\"").is_none());
+    }
+}
