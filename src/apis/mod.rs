@@ -17,7 +17,7 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
-use axum::middleware::{Next, from_fn_with_state};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse as _, Response};
 use serde::Serialize;
 use serde_json::json;
@@ -25,7 +25,7 @@ use serde_json::json;
 use self::access::Gate;
 use crate::calls::Serving;
 use crate::config::Config;
-use crate::web::Refused;
+use crate::web::{Refused, discard_rest};
 
 /// The APIs of a listener; cheap to clone.
 #[derive(Clone)]
@@ -164,7 +164,7 @@ pub(crate) fn answer(status: StatusCode, body: &impl Serialize) -> Response {
 /// The paths of all APIs. One that is off answers how to turn it on.
 pub(crate) fn route(apis: &Apis) -> Router {
     let all = e2b::route(apis).merge(sandbox_fusion::route(apis)).merge(piston::route(apis));
-    all.route_layer(from_fn_with_state(apis.clone(), if_on))
+    all.route_layer(from_fn_with_state(apis.clone(), if_on)).route_layer(from_fn(discard_rest))
 }
 
 /// The answer to a path that no interface has. `others` says what there is besides the APIs.

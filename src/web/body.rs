@@ -2,13 +2,18 @@
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
+use axum::extract::Request;
 use axum::http::HeaderMap;
 use axum::http::header::CONTENT_LENGTH;
+use axum::middleware::Next;
+use axum::response::Response;
 use hyper::body::{Body as _, Frame, SizeHint};
+use isolator_pool::lock::lock;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::Refused;
@@ -54,6 +59,43 @@ pub(crate) async fn receive(
         let _ = tokio::time::timeout(DISCARD_TIMEOUT, discard(body)).await;
     }
     received
+}
+
+/// Reads the rest of a body that its request's handler has given up, before the answer is sent. A client that is still sending when the
+/// connection closes could not read the answer.
+pub(crate) async fn discard_rest(request: Request, next: Next) -> Response {
+    let (parts, body) = request.into_parts();
+    let body = Arc::new(Mutex::new(body));
+    let lent = Body::new(Lent(Arc::clone(&body)));
+    let answer = next.run(Request::from_parts(parts, lent)).await;
+    if let Some(body) = Arc::into_inner(body) {
+        let mut body = body.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let _ = tokio::time::timeout(DISCARD_TIMEOUT, discard(Pin::new(&mut body))).await;
+    }
+    answer
+}
+
+/// A body that comes back when its reader is done with it.
+struct Lent(Arc<Mutex<Body>>);
+
+impl hyper::body::Body for Lent {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut *lock(&self.0)).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        lock(&self.0).is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        lock(&self.0).size_hint()
+    }
 }
 
 async fn discard(mut body: Pin<&mut Body>) {

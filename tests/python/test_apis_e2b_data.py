@@ -370,6 +370,19 @@ async def test_a_kill_in_the_middle_ends_every_stream(api):
     await in_thread(check)
 
 
+async def test_a_refusal_reaches_a_client_that_is_still_sending(api, sandbox):
+    def check():
+        connection = api.connection()
+        headers = sandbox.headers() | {"X-Access-Token": "0" * 32, "Content-Type": "application/octet-stream"}
+        # The connection is kept.
+        for _ in range(2):
+            connection.request("POST", sandbox.files("late"), body=b"x" * 20_000_000, headers=headers)
+            answer = connection.getresponse()
+            assert (answer.status, json.loads(answer.read())["code"]) == (401, 401)
+
+    await in_thread(check)
+
+
 async def test_another_client_s_secret_opens_nothing(api, sandbox):
     other = await in_thread(api.create)
     try:
