@@ -138,17 +138,16 @@ impl Caller {
     pub(crate) async fn receive(
         &mut self,
         head: &Parts,
-        body: Body,
+        mut body: Body,
         most: usize,
     ) -> Result<Bytes, Refused> {
-        receive(&head.headers, body, most, &mut self.share).await
+        receive(&head.headers, &mut body, most, &mut self.share).await
     }
 
     /// Waits until the client is most likely gone: it has closed at least its sending side, and a moment has passed. One that is
     /// surely gone drops the future that answers it.
     pub(crate) async fn gone(&self) {
-        self.side.closed().cancelled().await;
-        tokio::time::sleep(HALF_CLOSED_GRACE).await;
+        self.departure().await;
     }
 
     /// The same for a task that outlives the request.

@@ -1,7 +1,7 @@
 //! The bodies of requests and answers, which are counted against a budget for as long as they are in memory.
 
 use std::future::poll_fn;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -38,31 +38,27 @@ const DISCARD_TIMEOUT: Duration = Duration::from_secs(2);
 /// When it is too large or too slow, ends early, or there is no memory for it. The share is empty then.
 pub(crate) async fn receive(
     headers: &HeaderMap,
-    body: Body,
+    body: &mut Body,
     most: usize,
     share: &mut Share,
 ) -> Result<Bytes, Refused> {
     let announced = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok());
     let announced = announced.and_then(|length| length.parse::<usize>().ok());
-    let mut body = pin!(body);
     let received = async {
         if announced.is_some_and(|length| length > most) {
             return Err(Refused::TooLarge(most));
         }
-        collect(body.as_mut(), most, share).await
+        collect(Pin::new(body), most, share).await
     };
     let received = tokio::time::timeout(BODY_TIMEOUT, received).await;
     let received = received.unwrap_or(Err(Refused::TooSlow));
     if received.is_err() {
         share.replace(0);
-        // A client that is still sending when the connection closes could not read why.
-        let _ = tokio::time::timeout(DISCARD_TIMEOUT, discard(body)).await;
     }
     received
 }
 
-/// Reads the rest of a body that its request's handler has given up, before the answer is sent. A client that is still sending when the
-/// connection closes could not read the answer.
+/// Discards the rest of a body that its request's handler has given up, before the answer is sent.
 pub(crate) async fn discard_rest(request: Request, next: Next) -> Response {
     let (parts, body) = request.into_parts();
     let body = Arc::new(Mutex::new(body));
@@ -70,7 +66,7 @@ pub(crate) async fn discard_rest(request: Request, next: Next) -> Response {
     let answer = next.run(Request::from_parts(parts, lent)).await;
     if let Some(body) = Arc::into_inner(body) {
         let mut body = body.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let _ = tokio::time::timeout(DISCARD_TIMEOUT, discard(Pin::new(&mut body))).await;
+        discard(&mut body).await;
     }
     answer
 }
@@ -98,8 +94,13 @@ impl hyper::body::Body for Lent {
     }
 }
 
-async fn discard(mut body: Pin<&mut Body>) {
-    while let Some(Ok(_)) = poll_fn(|context| body.as_mut().poll_frame(context)).await {}
+/// Reads the rest of a refused body. A client that is still sending when the connection closes could not read why.
+pub(crate) async fn discard(body: &mut Body) {
+    let mut body = Pin::new(body);
+    let all = async {
+        while let Some(Ok(_)) = poll_fn(|context| body.as_mut().poll_frame(context)).await {}
+    };
+    let _ = tokio::time::timeout(DISCARD_TIMEOUT, all).await;
 }
 
 async fn collect(

@@ -14,7 +14,7 @@ use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
 use isolator_pool::pool::admission::{Client, Place};
 
-pub(crate) use self::body::{Weighed, discard_rest, receive};
+pub(crate) use self::body::{Weighed, discard, discard_rest, receive};
 pub(crate) use self::half_close::{AnswerBody, Patient, Received, Side};
 pub(crate) use self::refused::Refused;
 pub(crate) use self::rules::{Rules, open_to_others};

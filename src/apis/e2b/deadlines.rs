@@ -13,9 +13,6 @@ use crate::sessions::OpenSession;
 /// Timers that may be there before those of ended processes are looked for. No agent has more processes.
 const MANY: usize = 128;
 
-/// The signal that can't be caught.
-const SIGKILL: i32 = 9;
-
 /// The timers of a sandbox's processes, by the numbers of the processes.
 #[derive(Debug, Default)]
 pub(super) struct Deadlines(Arc<Mutex<HashMap<u32, CancellationToken>>>);
@@ -51,7 +48,7 @@ impl Deadlines {
                     return;
                 }
             }
-            if let Err(error) = session.session.signal(pid, SIGKILL).await {
+            if let Err(error) = session.session.signal(pid, libc::SIGKILL).await {
                 tracing::debug!(%error, "a process was not killed at its deadline");
             }
         });

@@ -116,20 +116,13 @@ async fn health(State(e2b): State<E2b>, request: Request) -> Result<Response, E2
     Ok(caller.answer(StatusCode::NO_CONTENT.into_response()))
 }
 
+const NO_TEMPLATES: &str = "templates are not built through this API: an operator adds them in apis.e2b.templates, and images in languages";
+
 /// Reasons why paths of E2B's are not offered, by their beginnings or ends.
 const NOT_OFFERED: [(&str, &str); 12] = [
-    (
-        "/templates",
-        "templates are not built through this API: an operator adds them in apis.e2b.templates, and images in languages",
-    ),
-    (
-        "/v2/templates",
-        "templates are not built through this API: an operator adds them in apis.e2b.templates, and images in languages",
-    ),
-    (
-        "/v3/templates",
-        "templates are not built through this API: an operator adds them in apis.e2b.templates, and images in languages",
-    ),
+    ("/templates", NO_TEMPLATES),
+    ("/v2/templates", NO_TEMPLATES),
+    ("/v3/templates", NO_TEMPLATES),
     (
         "/volumes",
         "sandboxes have no volumes: write files into them, or use packages of the operator",

@@ -257,7 +257,7 @@ impl Run {
         if let Some(cause) = &ended.cause {
             add_line(&mut output, cause);
         }
-        let signal = if ended.is_timeout { Some(KILLED) } else { ended.signal };
+        let signal = if ended.is_timeout { Some(libc::SIGKILL) } else { ended.signal };
         Self {
             stdout: ended.stdout,
             stderr: ended.stderr,
@@ -272,6 +272,3 @@ impl Run {
         }
     }
 }
-
-/// The number of the signal that ends a program at its deadline.
-const KILLED: i32 = 9;

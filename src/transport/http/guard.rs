@@ -26,7 +26,7 @@ use crate::calls::budget::Budget;
 use crate::current::Current;
 use crate::mcp::server::ConnectedClient;
 use crate::transport::message::{self, Limits, MAX_MESSAGE, Shortened};
-use crate::web::{Peer, Refused, Rules, Side, Weighed, client_of, receive};
+use crate::web::{Peer, Refused, Rules, Side, Weighed, client_of, discard, receive};
 
 /// How long a call goes on after its client disconnected, if the client could come back to its session for the
 /// answer.
@@ -132,12 +132,18 @@ impl Guard {
             Some(SessionAccess::Unknown) | None => None,
         };
 
-        let (mut parts, body) = request.into_parts();
+        let (mut parts, mut body) = request.into_parts();
         let content_type = parts.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
         let essence = content_type.and_then(|kind| kind.split(';').next()).unwrap_or_default();
         let is_json = essence.trim().eq_ignore_ascii_case("application/json");
         let mut share = self.bodies.share(&client);
-        let mut body = receive(&parts.headers, body, MAX_MESSAGE, &mut share).await?;
+        let mut body = match receive(&parts.headers, &mut body, MAX_MESSAGE, &mut share).await {
+            Ok(received) => received,
+            Err(refused) => {
+                discard(&mut body).await;
+                return Err(refused.into());
+            }
+        };
         match self.limits.check(&body) {
             Ok(None) => {}
             Ok(Some(Shortened { text, arguments })) => {

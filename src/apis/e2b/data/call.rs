@@ -30,6 +30,11 @@ use crate::calls::Serving;
 /// The user that all programs and files of a sandbox belong to.
 const USER: &str = "user";
 
+/// The operation of a method of a service.
+pub(super) const fn called(route: &'static str, name: &'static str) -> Operation {
+    Operation { method: "POST", route, name }
+}
+
 /// A request to a sandbox that was let in.
 pub(super) struct DataCall {
     pub now: Serving,

@@ -10,7 +10,7 @@ use axum::routing::post;
 use futures_util::future::BoxFuture;
 use isolator_pool::pool::session::agent::AgentError;
 
-use super::call::{self, DataCall};
+use super::call::{self, DataCall, called};
 use super::connect::answer;
 use super::connect::head::{Head, Shape};
 use super::messages::Empty;
@@ -51,10 +51,6 @@ static METHODS: [(Method, Operation); 9] = [
     ),
     (Method::RemoveWatcher, called("/filesystem.Filesystem/RemoveWatcher", "e2b.remove_watcher")),
 ];
-
-const fn called(route: &'static str, name: &'static str) -> Operation {
-    Operation { method: "POST", route, name }
-}
 
 /// The paths.
 pub(super) fn route(apis: &Apis, e2b: &E2b) -> Router {

@@ -4,15 +4,12 @@ use std::collections::BTreeMap;
 
 use isolator_pool::pool::session::agent::{ProcessEnd, ProcessInfo, StartProcess, TerminalSize};
 use isolator_runner::wire::End;
+use libc::{SIGKILL, SIGTERM};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::InvalidField;
 use crate::apis::e2b::data::connect::json::{Base64, Number, append_base64};
-
-/// The signals that clients can send.
-const SIGTERM: i32 = 15;
-const SIGKILL: i32 = 9;
 
 #[derive(Debug, Default, Deserialize)]
 pub(in super::super) struct StartRequest {

@@ -1,7 +1,5 @@
 //! A stream of input for a process.
 
-use std::time::Duration;
-
 use axum::body::{Body, BodyDataStream};
 use axum::response::Response;
 use futures_util::StreamExt as _;
@@ -18,9 +16,6 @@ use crate::apis::e2b::data::messages::InvalidField;
 use crate::apis::e2b::data::messages::process::{InputPart, StreamInputRequest};
 use crate::apis::e2b::error::E2bError;
 
-/// How long the rest of a stream is read after an error, so that a client that is still sending reads why.
-const DISCARD_TIMEOUT: Duration = Duration::from_secs(2);
-
 /// Takes the parts of a stream one after the other: the next piece of the request is received when the process has room for the last one.
 pub(super) async fn stream(
     call: &mut DataCall,
@@ -29,18 +24,13 @@ pub(super) async fn stream(
 ) -> Result<Response, E2bError> {
     let mut body = body.into_data_stream();
     let taken = take_all(call, &head, &mut body);
-    let taken = match head.timeout {
+    match head.timeout {
         None => taken.await,
         Some(timeout) => {
             let timed = tokio::time::timeout_at(Instant::now() + timeout, taken).await;
             timed.unwrap_or_else(|_| Err(timed_out("the stream of input did not end")))
         }
-    };
-    if taken.is_err() {
-        let discarded = async { while let Some(Ok(_)) = body.next().await {} };
-        let _ = tokio::time::timeout(DISCARD_TIMEOUT, discarded).await;
-    }
-    taken?;
+    }?;
     let answer = [answer::envelope(head.accepted, b"{}"), answer::last(None)].concat();
     Ok(answer::stream(&head, answer.into()))
 }

@@ -11,7 +11,7 @@ use axum::routing::post;
 use futures_util::future::BoxFuture;
 use isolator_pool::pool::session::Session;
 
-use super::call::{self, DataCall};
+use super::call::{self, DataCall, called};
 use super::connect::answer;
 use super::connect::head::{Head, Shape};
 use super::messages::Empty;
@@ -51,10 +51,6 @@ static METHODS: [(Method, Operation); 8] = [
 
 /// The start of a process, which the audit log has.
 const START: Operation = called("/process.Process/Start", "e2b.start_process");
-
-const fn called(route: &'static str, name: &'static str) -> Operation {
-    Operation { method: "POST", route, name }
-}
 
 /// The paths.
 pub(super) fn route(apis: &Apis, e2b: &E2b) -> Router {
