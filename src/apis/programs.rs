@@ -432,11 +432,11 @@ pub(super) fn unserved(error: CallError, names: &ArgumentNames) -> Unserved {
         | CallError::NotOpened(OpenFailure::Open(ExecuteError::Admission(busy))) => {
             Unserved::Busy(chain, seconds(&busy))
         }
-        CallError::TooMuchAtOnce(_)
+        CallError::TooMuchAtOnce { .. }
         | CallError::NoAudit(_)
         | CallError::CheckBusy(_)
         | CallError::PackagesComing { .. }
-        | CallError::NotOpened(OpenFailure::AllInUse(_))
+        | CallError::NotOpened(OpenFailure::AllInUse { .. })
         | CallError::Sandbox(
             ExecuteError::Aborted
             | ExecuteError::Checkout(

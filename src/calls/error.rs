@@ -6,7 +6,6 @@ use isolator_pool::pool::counts::Failure;
 use isolator_pool::pool::pools::ExecuteError;
 use isolator_pool::pool::session::SessionError;
 use isolator_pool::pool::session::agent::AgentError;
-use isolator_pool::run::RunError;
 
 use crate::duration;
 use crate::packages::Refusal;
@@ -23,8 +22,13 @@ pub(crate) enum CallError {
     #[error(transparent)]
     Invalid(#[from] InvalidArgument),
     /// The requests being served take too much memory.
-    #[error("the requests being served hold more than {} MiB together", .0 >> 20)]
-    TooMuchAtOnce(usize),
+    #[error("the requests being served hold more than {} MiB together", .most >> 20)]
+    TooMuchAtOnce {
+        /// The bytes that they can have.
+        most: usize,
+        /// Whether there is room, and the client has its share.
+        is_own_share: bool,
+    },
     /// The audit log can't be written, and the operator wants nothing to be served then.
     #[error("{0}")]
     NoAudit(&'static str),
@@ -107,7 +111,7 @@ impl CallError {
                 Failure::of(error).as_str()
             }
             Self::CheckBusy(busy) => failure_of(busy).as_str(),
-            Self::TooMuchAtOnce(_)
+            Self::TooMuchAtOnce { .. }
             | Self::NoAudit(_)
             | Self::Packages(_)
             | Self::PackagesComing { .. }
@@ -115,39 +119,6 @@ impl CallError {
             | Self::NotOpened(_)
             | Self::Agent(_)
             | Self::Session(_) => "error",
-        }
-    }
-
-    /// Whether it is certain that nothing of the program has run.
-    pub(crate) const fn is_before_run(&self) -> bool {
-        match self {
-            Self::Invalid(_)
-            | Self::TooMuchAtOnce(_)
-            | Self::NoAudit(_)
-            | Self::CheckBusy(_)
-            | Self::Forbidden { .. }
-            | Self::Packages(_)
-            | Self::PackagesComing { .. } => true,
-            Self::Sandbox(error) => match error {
-                ExecuteError::NoSuchPool(_)
-                | ExecuteError::Admission(_)
-                | ExecuteError::Checkout(_) => true,
-                ExecuteError::Run(error) => matches!(
-                    error,
-                    RunError::WorkspaceFull(_)
-                        | RunError::NotLimited(_)
-                        | RunError::NotForked(_)
-                        | RunError::Packages(_)
-                        | RunError::NotBound(_)
-                        | RunError::TooLarge(_)
-                ),
-                ExecuteError::Session(_) | ExecuteError::Aborted => false,
-            },
-            Self::NoVerdict(_)
-            | Self::NotOpened(_)
-            | Self::Session(_)
-            | Self::Agent(_)
-            | Self::SessionGone(_) => false,
         }
     }
 
@@ -171,21 +142,4 @@ pub(super) fn failure_of(busy: &NoTurn) -> Failure {
 fn progress(waited: &Duration, step: Option<&str>) -> String {
     let step = step.map(|step| format!(" ({step})")).unwrap_or_default();
     format!("{}{step}", duration::shown(*waited))
-}
-
-#[cfg(test)]
-mod tests {
-    use isolator_pool::pool::admission::AdmissionError;
-
-    use super::*;
-
-    #[test]
-    fn only_an_error_before_the_run_says_that_nothing_has_run() {
-        let sandbox = |error| CallError::Sandbox(error).is_before_run();
-        assert!(sandbox(ExecuteError::Admission(AdmissionError::Closed)));
-        assert!(!sandbox(ExecuteError::Aborted));
-        assert!(CallError::from(InvalidArgument::new("stdin", "is too long")).is_before_run());
-        let coming = CallError::PackagesComing { waited: Duration::ZERO, step: None };
-        assert!(coming.is_before_run());
-    }
 }

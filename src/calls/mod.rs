@@ -19,6 +19,7 @@ pub(crate) mod command;
 mod contexts;
 mod error;
 mod job;
+mod outcome;
 mod packages;
 mod replay;
 mod serve;
@@ -27,6 +28,7 @@ mod sessions;
 mod tool;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use isolator_pool::pool::admission::Client;
 use isolator_pool::pool::pools::Pools;
@@ -46,6 +48,7 @@ use crate::traces::Traces;
 pub(crate) use agent::SentFile;
 pub(crate) use error::CallError;
 pub(crate) use job::Job;
+pub(crate) use outcome::{Elsewhere, HasRun};
 pub(crate) use served::Served;
 pub(crate) use tool::ToolName;
 
@@ -111,6 +114,8 @@ pub(crate) struct Call {
     pub watch: Option<Watch>,
     /// Receives the steps before that.
     pub steps: Option<Steps>,
+    /// How long it can wait for a slot, if not for as long as others.
+    pub max_queue: Option<Duration>,
 }
 
 impl Calls {
@@ -204,7 +209,13 @@ impl Calls {
     /// When the calls that are being served hold too many.
     fn admit(&self, share: &mut Share, bytes: usize) -> Result<(), CallError> {
         let most = self.config.requests.max_in_flight.as_usize();
-        share.grow(bytes).then_some(()).ok_or(CallError::TooMuchAtOnce(most))
+        match share.grow(bytes) {
+            true => Ok(()),
+            false => {
+                let is_own_share = share.is_own_limit(bytes);
+                Err(CallError::TooMuchAtOnce { most, is_own_share })
+            }
+        }
     }
 
     /// Serves a call of a tool. Dropping the future ends the program and removes its sandbox.

@@ -68,6 +68,7 @@ impl Calls {
         let mut packages = self.packages_for(&wish.language, wanted, call, max_wait).await?;
         notes.append(&mut packages.notes);
         wish.packages = packages.bound.clone();
+        wish.max_queue = call.max_queue;
         let (session, receipt, mut evicted) =
             self.sessions.open(&call.client, &self.config, wish).await?;
         notes.append(&mut evicted);

@@ -116,13 +116,15 @@ impl Answers {
         options: Option<Value>,
     ) -> Result<Arc<Answer>, NoSuchTool> {
         if let Some(why) = self.audit.refusal() {
-            return Ok(Arc::new(match options {
+            let error = CallError::NoAudit(why);
+            let answer = match options {
                 Some(_) => {
                     let message = why.to_string();
                     Answer::command_failed(CommandError::Failed { message, has_not_run: true })
                 }
                 None => Answer::failure(why, "error"),
-            }));
+            };
+            return Ok(Arc::new(answer.of_error(error.has_run(), error.elsewhere())));
         }
         let mut note = self.audit.begin(&call.client, name);
         let tool = ToolName::named(name).filter(|tool| self.calls.offers(*tool));
@@ -185,7 +187,8 @@ impl Answers {
             Err(error) => {
                 note.answered(error.status());
                 error.log();
-                Answer::command_failed(error.into())
+                let (has_run, elsewhere) = (error.has_run(), error.elsewhere());
+                Answer::command_failed(error.into()).of_error(has_run, elsewhere)
             }
         })
     }
@@ -205,6 +208,7 @@ impl Answers {
             watch: Some(followed(&so_far, call.watch)),
             steps: Some(steps_followed(&so_far, call.steps)),
             client: call.client,
+            max_queue: call.max_queue,
         };
         let answers = self.clone();
         let run = async move { answers.serve(tool, arguments, &call, note).await };

@@ -1,9 +1,10 @@
 //! The MCP side of the server.
 //!
 //! [`server`] receives requests, and [`answers`] answers calls of tools: [`crate::calls`] serves them, and [`render`] writes
-//! their results. [`tools`] and [`resources`] are what hosts see, and [`progress`] and [`list_changes`] send notifications.
+//! their results. [`brought`] is what a transport adds to a request. [`tools`] and [`resources`] are what hosts see, and [`progress`] and [`list_changes`] send notifications.
 
 mod answers;
+pub(crate) mod brought;
 pub(crate) mod icon;
 pub(crate) mod list_changes;
 pub(crate) mod progress;

@@ -1,9 +1,8 @@
 //! The MCP server: receives requests and passes them on. Nothing below `mcp` knows the protocol.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use http::request::Parts;
-use isolator_pool::lock::lock;
 use isolator_pool::pool::admission::Client;
 use isolator_pool::quote::quoted;
 use rmcp::model::{
@@ -24,6 +23,7 @@ use crate::calls::command::COMMAND;
 use crate::calls::{Call, Clients, Serving, Setup, ToolName};
 use crate::current::Current;
 use crate::mcp::answers::{Answers, NoSuchTool};
+use crate::mcp::brought::{ConnectedClient, HowCalled, TakenArguments};
 use crate::mcp::icon::icons;
 use crate::mcp::list_changes::{Changes, Session};
 use crate::mcp::progress::Progress;
@@ -35,7 +35,7 @@ use crate::metrics::reloads::Reloads;
 use crate::metrics::{Metrics, Sources};
 use crate::request::snippets::Snippets;
 use crate::request::understand;
-use crate::request::understand::given::{Given, Object};
+use crate::request::understand::given::Given;
 use crate::result::kept::{self, ReadError};
 use crate::traces::Origin;
 
@@ -63,31 +63,6 @@ struct Configured {
     /// The tools at its beginning. Only the names of snippets in them change, and listing those for every call would
     /// take too long.
     tools: Vec<Tool>,
-}
-
-/// The client of a request. A transport with several clients adds it to each request.
-#[derive(Debug, Clone)]
-pub(crate) struct ConnectedClient {
-    pub client: Client,
-    /// Cancelled when the client has disconnected and will not come back for the answer.
-    pub gone: CancellationToken,
-}
-
-/// The arguments of a call that a transport has taken out of its message, to add them to the request: they are too long
-/// to be parsed with it, or have numbers that would change.
-#[derive(Debug, Clone)]
-pub(crate) struct TakenArguments(Arc<Mutex<Object>>);
-
-impl TakenArguments {
-    /// Wraps arguments.
-    pub(crate) fn new(arguments: Object) -> Self {
-        Self(Arc::new(Mutex::new(arguments)))
-    }
-
-    /// Moves the arguments out. A request is called once, and what is left of it would be in memory until its end.
-    fn take(&self) -> Object {
-        std::mem::take(&mut *lock(&self.0))
-    }
 }
 
 impl Server {
@@ -450,11 +425,13 @@ impl ServerHandler for Server {
         let ConnectedClient { client, gone } = caller(&context);
         let version = context.protocol_version();
         let options = context.meta.remove(COMMAND);
+        let how_called = extension::<HowCalled>(&context).cloned();
         let progress = Progress::wanted(&context, options.is_some());
         let call = Call {
             client,
             watch: progress.as_ref().map(Progress::watch),
             steps: progress.as_ref().map(Progress::steps),
+            max_queue: how_called.as_ref().and_then(|how| how.max_queue(progress.is_some())),
         };
         let waits = context.meta.get(DETACH) == Some(&Value::Bool(false));
         let progress_sent = async {
@@ -480,6 +457,9 @@ impl ServerHandler for Server {
             never = progress_sent => match never {},
         };
         operation.end(end);
+        if let (Some(how), Ok(answer)) = (how_called, &answer) {
+            how.tell(answer.has_run, answer.elsewhere);
+        }
         if let Some(trace) = trace {
             let answer = answer.as_ref().ok();
             // The result that get_result returns was served in another call.

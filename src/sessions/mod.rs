@@ -81,14 +81,21 @@ pub(crate) struct Wish {
     pub env: BTreeMap<String, String>,
     /// Its end instead of the idle timeout, counted from its opening, if its client sets one.
     pub deadline: Option<(Duration, AtDeadline)>,
+    /// How long it can wait for a slot, if not for as long as others.
+    pub max_queue: Option<Duration>,
 }
 
 /// Why no session was opened.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum OpenFailure {
     /// All that can be there are in use.
-    #[error("all {0} sessions that can be open are in use at this moment")]
-    AllInUse(usize),
+    #[error("all {most} sessions that can be open are in use at this moment")]
+    AllInUse {
+        /// How many can be.
+        most: usize,
+        /// Whether they are all that one client can have.
+        is_own_share: bool,
+    },
     /// The kernel has no random bytes for a handle.
     #[error("the kernel returned no random bytes: {0}")]
     Random(#[from] getrandom::Error),
@@ -143,7 +150,7 @@ impl Sessions {
         let (place, mut evicted) = self.make_room(client)?;
         let mut handle = [0; HANDLE_BYTES];
         getrandom::fill(&mut handle)?;
-        let Wish { language, resources, idle_timeout, packages, env, deadline } = wish;
+        let Wish { language, resources, idle_timeout, packages, env, deadline, max_queue } = wish;
         let mut kernel = language.kernel_command(resources.memory);
         if let Some(kernel) = &mut kernel {
             kernel.env.extend(env);
@@ -154,6 +161,7 @@ impl Sessions {
             resources,
             packages: packages.as_ref().map(|bound| Arc::clone(&bound.set)),
             checkpoints: self.config.checkpoints,
+            max_queue,
         };
         let (session, receipt) = self.pools.open_session(&language.name, client, &request).await?;
         let SessionsConfig { max_age, idle_timeout: longest, .. } = self.config;
@@ -352,7 +360,8 @@ impl Sessions {
             };
             drop(entries);
             let most = if is_at_own_limit { self.of_one } else { self.config.max };
-            let session = loser.ok_or(OpenFailure::AllInUse(most))?;
+            let is_own_share = is_at_own_limit;
+            let session = loser.ok_or(OpenFailure::AllInUse { most, is_own_share })?;
             if self.registry.end(&session, why.clone(), Unless::InUse) {
                 evicted.push(Evicted { session, why });
             }

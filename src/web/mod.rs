@@ -4,6 +4,7 @@
 mod body;
 mod half_close;
 mod origins;
+pub(crate) mod outcome;
 mod refused;
 mod rules;
 mod tokens;

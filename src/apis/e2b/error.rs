@@ -170,9 +170,8 @@ impl E2bError {
             CallError::Invalid(_) | CallError::Packages(_) => ErrorKind::Invalid,
             CallError::Forbidden { .. } => ErrorKind::Denied,
             CallError::SessionGone(_) => ErrorKind::SandboxGone,
-            CallError::NotOpened(OpenFailure::AllInUse(_)) | CallError::TooMuchAtOnce(_) => {
-                ErrorKind::Exhausted
-            }
+            CallError::NotOpened(OpenFailure::AllInUse { .. })
+            | CallError::TooMuchAtOnce { .. } => ErrorKind::Exhausted,
             CallError::CheckBusy(_) | CallError::PackagesComing { .. } | CallError::NoAudit(_) => {
                 ErrorKind::Busy
             }

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use crate::calls::command::{COMMAND, CommandAnswer, CommandError, CommandServed};
 use crate::calls::served::{Ran, RunEnd};
-use crate::calls::{CallError, Calls, Served, ToolName};
+use crate::calls::{CallError, Calls, Elsewhere, HasRun, Served, ToolName};
 use crate::mcp::tools::Tested;
 use crate::request::arguments::InvalidArgument;
 use crate::result::kept::Results;
@@ -39,6 +39,10 @@ pub(crate) struct Answer {
     pub is_failure: bool,
     /// The status of the call.
     pub status: &'static str,
+    /// Whether its program has run.
+    pub has_run: HasRun,
+    /// How it is refused, if another server may serve it.
+    pub elsewhere: Option<Elsewhere>,
     /// How its program was served, if one ran.
     pub receipt: Option<ReceiptReport>,
     /// Bytes of the answer.
@@ -59,7 +63,10 @@ impl Renderer<'_> {
         let status = served.as_ref().map_or_else(CallError::status, Served::status);
         let answer = match served {
             Ok(served) => self.served(tool, served).await,
-            Err(error) => self.failed(tool, error),
+            Err(error) => {
+                let (has_run, elsewhere) = (error.has_run(), error.elsewhere());
+                self.failed(tool, error).of_error(has_run, elsewhere)
+            }
         };
         Answer { status, ..answer }
     }
@@ -97,7 +104,7 @@ impl Renderer<'_> {
             CallError::Forbidden { .. } => return forbidden(tool, error),
             CallError::SessionGone(gone) => return session::gone(gone),
             CallError::NoAudit(why) => (*why).to_owned(),
-            CallError::TooMuchAtOnce(_) => {
+            CallError::TooMuchAtOnce { .. } => {
                 format!("Sandbox error: {error}\n\nThe program did not run. Try again in a moment.")
             }
             CallError::CheckBusy(_) => format!(
@@ -108,7 +115,7 @@ impl Renderer<'_> {
                 "Packages error: {error}\n\nNothing was run. The build goes on: call again with the same arguments in a \
                  minute."
             ),
-            CallError::NotOpened(OpenFailure::AllInUse(_)) => format!(
+            CallError::NotOpened(OpenFailure::AllInUse { .. }) => format!(
                 "Sandbox error: {error}\n\nNo session was opened. Close one, or try again later."
             ),
             CallError::NotOpened(
@@ -277,7 +284,8 @@ impl Answer {
 
     /// The answer when a detached run ended without a result, with its output so far.
     pub(super) fn without_result(so_far: &SoFar, limits: OutputLimits) -> Self {
-        Self::of_report(&Report::ended_without_result(so_far, limits), Vec::new())
+        let report = Report::ended_without_result(so_far, limits);
+        Self { has_run: HasRun::Unknown, ..Self::of_report(&report, Vec::new()) }
     }
 
     fn new(content: Vec<ContentBlock>, is_failure: bool, status: &'static str) -> Self {
@@ -285,7 +293,13 @@ impl Answer {
             true => CallToolResult::error(content),
             false => CallToolResult::success(content),
         };
-        Self { result, is_failure, status, receipt: None, weight: 0 }
+        let (has_run, elsewhere) = (HasRun::Yes, None);
+        Self { result, is_failure, status, has_run, elsewhere, receipt: None, weight: 0 }
+    }
+
+    /// The answer to a call that failed: whether it has run, and whether another server may serve it.
+    pub(super) fn of_error(self, has_run: HasRun, elsewhere: Option<Elsewhere>) -> Self {
+        Self { has_run, elsewhere, ..self }
     }
 
     fn with_data(mut self, data: Value) -> Self {

@@ -24,8 +24,9 @@ use super::alive::{self, Alive, Pace};
 use super::sessions::{SessionAccess, Sessions, Use};
 use crate::calls::budget::Budget;
 use crate::current::Current;
-use crate::mcp::server::ConnectedClient;
+use crate::mcp::brought::{ConnectedClient, HowCalled};
 use crate::transport::message::{self, Limits, MAX_MESSAGE, Shortened};
+use crate::web::outcome::{add_outcome, asks_for_status, refuse};
 use crate::web::{Peer, Refused, Rules, Side, Weighed, client_of, discard, receive};
 
 /// How long a call goes on after its client disconnected, if the client could come back to its session for the
@@ -166,6 +167,10 @@ impl Guard {
         let answer = is_post.then(|| self.answers.token());
         let gone = CancellationToken::new();
         parts.extensions.insert(ConnectedClient { client: client.clone(), gone: gone.clone() });
+        let asks_for_status = is_post && asks_for_status(&parts.headers);
+        // A refusal has to come before the answer begins.
+        let how_called = HowCalled::within(asks_for_status.then(|| self.keep_alive / 2));
+        parts.extensions.insert(how_called.clone());
         accept::complete(&parts.method, &mut parts.headers);
         let is_delete = parts.method == Method::DELETE;
         let side = parts.extensions.get::<Side>().cloned().unwrap_or_default();
@@ -210,7 +215,17 @@ impl Guard {
         let absence = session.map(|session| Absence { guard: self, session, gone });
         let weighed = |body| Weighed::new(body, share, answer);
         let watched = |body| Watched { body: weighed(body), absence, used };
-        Ok(response.map(|body| Body::new(watched(body))))
+        let mut response = response.map(|body| Body::new(watched(body)));
+        if asks_for_status && alive::is_events(&response) {
+            response = alive::begun(response).await;
+        }
+        if let Some((has_run, elsewhere)) = how_called.told() {
+            add_outcome(response.headers_mut(), has_run);
+            if let Some(elsewhere) = elsewhere.filter(|_| asks_for_status) {
+                refuse(&mut response, elsewhere);
+            }
+        }
+        Ok(response)
     }
 }
 
