@@ -64,8 +64,12 @@ pub(crate) enum CallError {
     /// A process or file of a session could not be used.
     #[error(transparent)]
     Agent(AgentError),
+    /// The session that the call names is gone.
     #[error("the session is gone: {}", .0.why)]
     SessionGone(Box<Gone>),
+    /// The session has ended during the call.
+    #[error("the session is gone: {}", .0.why)]
+    SessionEnded(Box<Gone>),
 }
 
 impl CallError {
@@ -81,7 +85,7 @@ impl CallError {
     pub(super) fn of_session(error: SessionError, session: &OpenSession) -> Self {
         match error {
             SessionError::Ended(reason) => {
-                Self::SessionGone(Box::new(gone_of(session, Why::Ended(reason))))
+                Self::SessionEnded(Box::new(gone_of(session, Why::Ended(reason))))
             }
             error => Self::Session(error),
         }
@@ -106,7 +110,7 @@ impl CallError {
         match self {
             Self::Invalid(_) => "invalid_arguments",
             Self::Forbidden { .. } => "refused",
-            Self::SessionGone(_) => "session_gone",
+            Self::SessionGone(_) | Self::SessionEnded(_) => "session_gone",
             Self::Sandbox(error) | Self::NotOpened(OpenFailure::Open(error)) => {
                 Failure::of(error).as_str()
             }

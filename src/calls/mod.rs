@@ -48,7 +48,7 @@ use crate::traces::Traces;
 pub(crate) use agent::SentFile;
 pub(crate) use error::CallError;
 pub(crate) use job::Job;
-pub(crate) use outcome::{Elsewhere, HasRun};
+pub(crate) use outcome::{Again, CallOutcome};
 pub(crate) use served::Served;
 pub(crate) use tool::ToolName;
 

@@ -1,4 +1,5 @@
-//! Whether the program of a call has run, and where a call that did not run may be served.
+//! The outcome of a call in three words: it did not run, it ran, or that is unknown. Clients and load balancers decide with it
+//! whether to send the call again. `docs/outcomes.md` has each way to fail.
 
 use std::time::Duration;
 
@@ -6,203 +7,238 @@ use isolator_pool::pool::CheckoutError;
 use isolator_pool::pool::admission::AdmissionError;
 use isolator_pool::pool::pools::ExecuteError;
 use isolator_pool::pool::session::SessionError;
+use isolator_pool::pool::session::agent::AgentError;
 use isolator_pool::run::RunError;
 
-use super::CallError;
+use super::{CallError, Served};
 use crate::packages::Refusal;
 use crate::sessions::OpenFailure;
 
-/// When to try again if nothing better is known.
-const SOON: Duration = Duration::from_secs(1);
-
-/// The same while an image or a set of packages is being fetched or built.
-const LATER: Duration = Duration::from_secs(30);
-
-/// Whether the program of a call has run.
+/// Whether a call has run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum HasRun {
-    /// Nothing of it has run: the same call can be sent again, here or to another server.
-    No,
-    /// It has run, and the answer has its end.
-    Yes,
-    /// It may have run, in part or to its end.
+pub(crate) enum CallOutcome {
+    /// Nothing of it has run, and nothing will.
+    NotRun(Again),
+    /// It has run, or still runs. A program that failed has run, too.
+    Ran,
+    /// It may have run, as a whole or in part.
     Unknown,
 }
 
-impl HasRun {
-    /// Its name in answers.
+/// Whether a call that did not run can be sent again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Again {
+    /// The same call would be refused again.
+    Never,
+    /// After this many seconds, or at once at another server.
+    Later(u64),
+    /// After this many seconds, when other calls of the same client are done.
+    AfterOwn(u64),
+    /// After this many seconds, at this server: what it uses is here.
+    Here(u64),
+}
+
+impl CallOutcome {
+    /// Its word in headers and answers.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
-            Self::No => "not-run",
-            Self::Yes => "ran",
+            Self::NotRun(_) => "not-run",
+            Self::Ran => "ran",
             Self::Unknown => "unknown",
         }
     }
-}
 
-/// The refusal of a call that another server may serve at once, and this one later.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Elsewhere {
-    /// Whether the client alone is the reason: it has its share of this server.
-    pub is_own_share: bool,
-    /// When this server may serve it.
-    pub retry_after: Duration,
-}
-
-impl Elsewhere {
-    const fn after(retry_after: Duration) -> Self {
-        Self { is_own_share: false, retry_after }
+    /// Whether it is certain that nothing has run.
+    pub(crate) const fn is_not_run(self) -> bool {
+        matches!(self, Self::NotRun(_))
     }
 
-    /// When to try again, in whole seconds, at least one.
-    pub(crate) fn seconds(self) -> u64 {
-        (self.retry_after.as_secs_f64().ceil() as u64).max(1)
-    }
-
-    fn of_admission(error: &AdmissionError) -> Self {
-        match error {
-            AdmissionError::QueueFull { served_in, is_own_share, .. }
-            | AdmissionError::WaitedTooLong { served_in, is_own_share, .. } => {
-                Self { is_own_share: *is_own_share, retry_after: served_in.unwrap_or(SOON) }
-            }
-            AdmissionError::Closed => Self::after(SOON),
+    /// When a call that did not run can be sent again, if it can.
+    pub(crate) const fn seconds(self) -> Option<u64> {
+        match self {
+            Self::NotRun(
+                Again::Later(seconds) | Again::AfterOwn(seconds) | Again::Here(seconds),
+            ) => Some(seconds),
+            Self::NotRun(Again::Never) | Self::Ran | Self::Unknown => None,
         }
     }
 
-    /// That of a program or a session that got no sandbox. One that does not fit into a sandbox fits into no other.
-    fn of_execution(error: &ExecuteError) -> Option<Self> {
-        match error {
-            ExecuteError::Admission(error) => Some(Self::of_admission(error)),
-            ExecuteError::Checkout(CheckoutError::ImageComing { .. }) => Some(Self::after(LATER)),
-            ExecuteError::NoSuchPool(_) | ExecuteError::Checkout(_) => Some(Self::after(SOON)),
-            ExecuteError::Run(error) => {
-                let fits_nowhere =
-                    matches!(error, RunError::WorkspaceFull(_) | RunError::TooLarge(_));
-                (error_is_before_run(error) && !fits_nowhere).then_some(Self::after(SOON))
-            }
-            ExecuteError::Session(_) | ExecuteError::Aborted => None,
-        }
+    /// The outcome of a call that was served or not.
+    pub(crate) fn of(served: &Result<Served, CallError>) -> Self {
+        served.as_ref().map_or_else(CallError::outcome, Served::outcome)
     }
 }
 
-const fn error_is_before_run(error: &RunError) -> bool {
-    matches!(
-        error,
-        RunError::WorkspaceFull(_)
-            | RunError::NotLimited(_)
-            | RunError::NotForked(_)
-            | RunError::Packages(_)
-            | RunError::NotBound(_)
-            | RunError::TooLarge(_)
-    )
+/// The next call can be sent a moment later.
+const SOON: Again = Again::Later(1);
+
+impl Served {
+    /// Whether it has run.
+    pub(crate) const fn outcome(&self) -> CallOutcome {
+        match self {
+            Self::Checked(_) => CallOutcome::NotRun(Again::Never),
+            Self::Ran(_)
+            | Self::Opened(_)
+            | Self::Rewound { .. }
+            | Self::Interrupted(_)
+            | Self::Closed(_) => CallOutcome::Ran,
+        }
+    }
 }
 
 impl CallError {
-    /// Whether the program has run.
-    pub(crate) const fn has_run(&self) -> HasRun {
-        if self.is_before_run() { HasRun::No } else { HasRun::Unknown }
-    }
-
-    /// Whether it is certain that nothing of the program has run.
-    pub(crate) const fn is_before_run(&self) -> bool {
+    /// Whether the call has run.
+    pub(crate) fn outcome(&self) -> CallOutcome {
         match self {
             Self::Invalid(_)
-            | Self::TooMuchAtOnce { .. }
-            | Self::NoAudit(_)
-            | Self::CheckBusy(_)
             | Self::Forbidden { .. }
-            | Self::Packages(_)
-            | Self::PackagesComing { .. }
-            // A session that is not opened has run nothing of its client's.
-            | Self::NotOpened(_) => true,
-            Self::Sandbox(error) => match error {
-                ExecuteError::NoSuchPool(_)
-                | ExecuteError::Admission(_)
-                | ExecuteError::Checkout(_) => true,
-                ExecuteError::Run(error) => error_is_before_run(error),
-                ExecuteError::Session(_) | ExecuteError::Aborted => false,
-            },
-            Self::Session(error) => matches!(
-                error,
-                SessionError::Busy
-                    | SessionError::Admission(_)
-                    | SessionError::Files(_)
-                    | SessionError::Command(_)
-                    | SessionError::NoFolder(_)
-                    | SessionError::NoKernel
-                    | SessionError::TooLarge(_)
-            ),
-            Self::NoVerdict(_) | Self::Agent(_) | Self::SessionGone(_) => false,
+            | Self::SessionGone(_)
+            | Self::NoVerdict(_) => CallOutcome::NotRun(Again::Never),
+            Self::TooMuchAtOnce { is_own_share, .. } => CallOutcome::NotRun(when(*is_own_share, 1)),
+            Self::NoAudit(_) => CallOutcome::NotRun(SOON),
+            Self::Packages(refusal) => CallOutcome::NotRun(without_packages(refusal)),
+            // Another server would only begin to build them.
+            Self::PackagesComing { .. } => CallOutcome::NotRun(Again::Here(1)),
+            Self::CheckBusy(busy) => CallOutcome::NotRun(when_admitted(&busy.0)),
+            Self::Sandbox(error) => of_execution(error),
+            // A session that is not open has run nothing that could be seen.
+            Self::NotOpened(OpenFailure::Open(ExecuteError::Admission(busy))) => {
+                CallOutcome::NotRun(when_admitted(busy))
+            }
+            Self::NotOpened(OpenFailure::Open(ExecuteError::Checkout(
+                CheckoutError::ImageComing { .. },
+            ))) => CallOutcome::NotRun(Again::Later(60)),
+            Self::NotOpened(
+                OpenFailure::AllInUse { is_own_share, .. } | OpenFailure::Full { is_own_share, .. },
+            ) => CallOutcome::NotRun(when(*is_own_share, 30)),
+            Self::NotOpened(OpenFailure::Open(_) | OpenFailure::Random(_)) => {
+                CallOutcome::NotRun(SOON)
+            }
+            Self::Session(error) => of_session(error),
+            Self::Agent(error) => of_agent(error),
+            Self::SessionEnded(_) => CallOutcome::Unknown,
         }
     }
+}
 
-    /// How the call is refused, if another server may serve it. A cell is served only where its session is, and one whose
-    /// packages are being built has waited for them: another server would begin to build them.
-    pub(crate) fn elsewhere(&self) -> Option<Elsewhere> {
-        match self {
-            Self::TooMuchAtOnce { is_own_share, .. } => {
-                Some(Elsewhere { is_own_share: *is_own_share, retry_after: SOON })
-            }
-            Self::NoAudit(_) => Some(Elsewhere::after(SOON)),
-            Self::CheckBusy(busy) => Some(Elsewhere::of_admission(&busy.0)),
-            Self::Packages(refusal) => match refusal {
-                Refusal::Busy { .. }
-                | Refusal::AllInUse(_)
-                | Refusal::NoRoom { .. }
-                | Refusal::Vanishes(_)
-                | Refusal::Unusable { .. } => Some(Elsewhere::after(LATER)),
-                Refusal::Stopping => Some(Elsewhere::after(SOON)),
-                _ => None,
-            },
-            Self::Sandbox(error) | Self::NotOpened(OpenFailure::Open(error)) => {
-                Elsewhere::of_execution(error)
-            }
-            Self::NotOpened(OpenFailure::AllInUse { is_own_share, .. }) => {
-                Some(Elsewhere { is_own_share: *is_own_share, retry_after: LATER })
-            }
-            Self::NotOpened(OpenFailure::Random(_)) => Some(Elsewhere::after(SOON)),
-            Self::Invalid(_)
-            | Self::Forbidden { .. }
-            | Self::PackagesComing { .. }
-            | Self::NoVerdict(_)
-            | Self::Session(_)
-            | Self::Agent(_)
-            | Self::SessionGone(_) => None,
+fn of_execution(error: &ExecuteError) -> CallOutcome {
+    match error {
+        ExecuteError::NoSuchPool(_) => CallOutcome::NotRun(Again::Never),
+        ExecuteError::Admission(busy) => CallOutcome::NotRun(when_admitted(busy)),
+        ExecuteError::Checkout(CheckoutError::ImageComing { .. }) => {
+            CallOutcome::NotRun(Again::Later(60))
+        }
+        ExecuteError::Checkout(_) => CallOutcome::NotRun(SOON),
+        ExecuteError::Run(RunError::WorkspaceFull(_) | RunError::TooLarge(_)) => {
+            CallOutcome::NotRun(Again::Never)
+        }
+        ExecuteError::Run(
+            RunError::NotLimited(_)
+            | RunError::NotForked(_)
+            | RunError::Packages(_)
+            | RunError::NotBound(_),
+        ) => CallOutcome::NotRun(SOON),
+        ExecuteError::Run(_) | ExecuteError::Session(_) | ExecuteError::Aborted => {
+            CallOutcome::Unknown
         }
     }
+}
+
+fn of_session(error: &SessionError) -> CallOutcome {
+    match error {
+        // Its session is at this server.
+        SessionError::Admission(busy) => match when_admitted(busy) {
+            Again::Later(seconds) => CallOutcome::NotRun(Again::Here(seconds)),
+            again => CallOutcome::NotRun(again),
+        },
+        // The calls of a session are its client's.
+        SessionError::Busy => CallOutcome::NotRun(Again::AfterOwn(1)),
+        SessionError::Paused => CallOutcome::NotRun(Again::Here(1)),
+        SessionError::Files(_)
+        | SessionError::Command(_)
+        | SessionError::NoFolder(_)
+        | SessionError::NoKernel
+        | SessionError::TooLarge(_)
+        | SessionError::NoSuchFile(_) => CallOutcome::NotRun(Again::Never),
+        SessionError::Ended(_) => CallOutcome::Unknown,
+    }
+}
+
+fn of_agent(error: &AgentError) -> CallOutcome {
+    match error {
+        AgentError::Session(error) => of_session(error),
+        AgentError::Lost(_) | AgentError::Overrun | AgentError::InputNotRead(_) => {
+            CallOutcome::Unknown
+        }
+        AgentError::TooMany(_) => CallOutcome::NotRun(Again::AfterOwn(1)),
+        _ => CallOutcome::NotRun(Again::Never),
+    }
+}
+
+/// When a call that found no slot may find one.
+fn when_admitted(busy: &AdmissionError) -> Again {
+    match busy {
+        AdmissionError::QueueFull { served_in, is_own_share, .. }
+        | AdmissionError::WaitedTooLong { served_in, is_own_share, .. } => {
+            when(*is_own_share, served_in.map_or(1, seconds))
+        }
+        AdmissionError::Closed => SOON,
+    }
+}
+
+/// When a call can be sent again that found no room; `is_own_share` says that other clients would have found some.
+const fn when(is_own_share: bool, seconds: u64) -> Again {
+    if is_own_share { Again::AfterOwn(seconds) } else { Again::Later(seconds) }
+}
+
+/// When a call can be sent again that got no packages.
+const fn without_packages(refusal: &Refusal) -> Again {
+    match refusal {
+        Refusal::Busy { .. }
+        | Refusal::AllInUse(_)
+        | Refusal::NoRoom { .. }
+        | Refusal::Unusable { .. }
+        | Refusal::Vanishes(_) => Again::Later(30),
+        Refusal::Stopping => SOON,
+        _ => Again::Never,
+    }
+}
+
+/// A time in whole seconds, at least one.
+fn seconds(time: Duration) -> u64 {
+    time.as_secs() + u64::from(time.subsec_nanos() > 0 || time.is_zero())
 }
 
 #[cfg(test)]
 mod tests {
+    use isolator_pool::pool::session::EndReason;
+
     use super::*;
     use crate::request::arguments::InvalidArgument;
 
     #[test]
-    fn only_an_error_before_the_run_says_that_nothing_has_run() {
-        let sandbox = |error| CallError::Sandbox(error).has_run();
-        assert_eq!(sandbox(ExecuteError::Admission(AdmissionError::Closed)), HasRun::No);
-        assert_eq!(sandbox(ExecuteError::Aborted), HasRun::Unknown);
-        let invalid = CallError::from(InvalidArgument::new("stdin", "is too long"));
-        assert_eq!((invalid.has_run(), invalid.elsewhere()), (HasRun::No, None));
-        let coming = CallError::PackagesComing { waited: Duration::ZERO, step: None };
-        assert_eq!((coming.has_run(), coming.elsewhere()), (HasRun::No, None));
-    }
-
-    #[test]
-    fn a_call_is_sent_elsewhere_only_if_that_can_help() {
-        let full = |is_own_share| {
-            let served_in = Some(Duration::from_millis(2100));
-            AdmissionError::QueueFull { running: 1, queue: 1, served_in, is_own_share }
+    fn a_call_did_not_run_only_if_that_is_certain() {
+        let sandbox = |error| CallError::Sandbox(error).outcome();
+        let full = |is_own_share| AdmissionError::QueueFull {
+            running: 1,
+            queue: 1,
+            served_in: Some(Duration::from_millis(2100)),
+            is_own_share,
         };
-        for is_own_share in [false, true] {
-            let refused = CallError::Sandbox(full(is_own_share).into()).elsewhere().unwrap();
-            assert_eq!((refused.is_own_share, refused.seconds()), (is_own_share, 3));
-        }
-        let open = OpenFailure::Open(AdmissionError::Closed.into());
-        assert_eq!(CallError::NotOpened(open).elsewhere().map(Elsewhere::seconds), Some(1));
-        // Its session is here.
-        let cell = CallError::Session(SessionError::Admission(full(false)));
-        assert_eq!((cell.has_run(), cell.elsewhere()), (HasRun::No, None));
-        assert_eq!(CallError::Sandbox(ExecuteError::Aborted).elsewhere(), None);
+        assert_eq!(sandbox(full(false).into()), CallOutcome::NotRun(Again::Later(3)));
+        assert_eq!(sandbox(full(true).into()), CallOutcome::NotRun(Again::AfterOwn(3)));
+        // No other server has its session.
+        let cell = CallError::Session(full(false).into()).outcome();
+        assert_eq!(cell, CallOutcome::NotRun(Again::Here(3)));
+        let closed = ExecuteError::Admission(AdmissionError::Closed);
+        assert_eq!(sandbox(closed), CallOutcome::NotRun(Again::Later(1)));
+        assert_eq!(sandbox(ExecuteError::Aborted), CallOutcome::Unknown);
+        let invalid = CallError::from(InvalidArgument::new("stdin", "is too long"));
+        assert_eq!(invalid.outcome(), CallOutcome::NotRun(Again::Never));
+        let coming = CallError::PackagesComing { waited: Duration::ZERO, step: None };
+        assert_eq!(coming.outcome(), CallOutcome::NotRun(Again::Here(1)));
+        let session = |error| CallError::Session(error).outcome();
+        assert_eq!(session(SessionError::Busy), CallOutcome::NotRun(Again::AfterOwn(1)));
+        assert_eq!(session(SessionError::Ended(EndReason::ServerStops)), CallOutcome::Unknown);
     }
 }

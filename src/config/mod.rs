@@ -13,6 +13,7 @@ mod http;
 mod index;
 mod language;
 mod load;
+mod node;
 mod operators;
 mod packages;
 mod pool;
@@ -34,13 +35,14 @@ pub use index::Index;
 pub(crate) use language::language_like;
 pub use language::{Checker, CommandPart, Hint, Language, SyntaxCheck, Verdicts, command_line};
 pub use load::{ConfigError, FILE_NAME, NamedBy, user_directory};
+pub use node::NodeConfig;
 pub use operators::{AdminConfig, AuditConfig, LogConfig, LogLevel, OnFullDisk};
 pub use packages::{OnDemandConfig, PackagesConfig, SetConfig, ToolsConfig};
 pub use pool::PoolsConfig;
 pub use requests::{RequestLimits, RequestsConfig, ResultsConfig};
 pub use root::{Config, Settings, schema};
 pub(crate) use sessions::LONGEST_SESSION;
-pub use sessions::SessionsConfig;
+pub use sessions::{SessionsConfig, WhenFull};
 
 #[cfg(test)]
 mod tests;

@@ -116,15 +116,15 @@ impl Answers {
         options: Option<Value>,
     ) -> Result<Arc<Answer>, NoSuchTool> {
         if let Some(why) = self.audit.refusal() {
-            let error = CallError::NoAudit(why);
-            let answer = match options {
+            let outcome = CallError::NoAudit(why).outcome();
+            return Ok(Arc::new(match options {
                 Some(_) => {
                     let message = why.to_string();
-                    Answer::command_failed(CommandError::Failed { message, has_not_run: true })
+                    let failed = CommandError::Failed { message, has_not_run: true };
+                    Answer::command_failed(failed, outcome)
                 }
-                None => Answer::failure(why, "error"),
-            };
-            return Ok(Arc::new(answer.of_error(error.has_run(), error.elsewhere())));
+                None => Answer::failure(why, "error").with_outcome(outcome),
+            }));
         }
         let mut note = self.audit.begin(&call.client, name);
         let tool = ToolName::named(name).filter(|tool| self.calls.offers(*tool));
@@ -187,8 +187,8 @@ impl Answers {
             Err(error) => {
                 note.answered(error.status());
                 error.log();
-                let (has_run, elsewhere) = (error.has_run(), error.elsewhere());
-                Answer::command_failed(error.into()).of_error(has_run, elsewhere)
+                let outcome = error.outcome();
+                Answer::command_failed(error.into(), outcome)
             }
         })
     }

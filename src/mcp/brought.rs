@@ -1,13 +1,12 @@
 //! What a transport adds to a request: its client, and what the transport needs or has taken out of it.
 
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use isolator_pool::lock::lock;
 use isolator_pool::pool::admission::Client;
 use tokio_util::sync::CancellationToken;
 
-use crate::calls::{Elsewhere, HasRun};
 use crate::mcp::progress;
 use crate::request::understand::given::Object;
 
@@ -24,35 +23,15 @@ pub(crate) struct ConnectedClient {
 #[derive(Debug, Clone)]
 pub(crate) struct TakenArguments(Arc<Mutex<Object>>);
 
-/// How a call was served, for a transport that says it in the head of its answer. The transport adds it to the request.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct HowCalled {
-    told: Arc<OnceLock<(HasRun, Option<Elsewhere>)>>,
-    /// How long the call can wait for a slot, if not for as long as others.
-    max_queue: Option<Duration>,
-}
+/// How long a call can wait for a slot, if its transport can't refuse it later. The transport adds it to the request.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct MaxQueue(pub Duration);
 
-impl HowCalled {
-    /// For a call that can wait this long for a slot.
-    pub(crate) fn within(max_queue: Option<Duration>) -> Self {
-        Self { max_queue, ..Self::default() }
-    }
-
-    /// How long the call can wait for a slot, if not for as long as others. If it tells its progress, the answer begins with that.
-    pub(super) fn max_queue(&self, has_progress: bool) -> Option<Duration> {
-        let most = if has_progress { progress::MAX_INTERVAL * 3 / 4 } else { Duration::MAX };
-        self.max_queue.map(|max_queue| max_queue.min(most))
-    }
-
-    /// Tells the transport. A request is called once.
-    pub(super) fn tell(&self, has_run: HasRun, elsewhere: Option<Elsewhere>) {
-        let _ = self.told.set((has_run, elsewhere));
-    }
-
-    /// Whether the call has run, and how it is refused if another server may serve it; `None` if it has no answer yet, or is no
-    /// call of a tool.
-    pub(crate) fn told(&self) -> Option<(HasRun, Option<Elsewhere>)> {
-        self.told.get().copied()
+impl MaxQueue {
+    /// The same time for a caller that follows the progress: the first of that begins the answer.
+    pub(super) fn with_progress(self, has_progress: bool) -> Duration {
+        let Self(most) = self;
+        if has_progress { most.min(progress::MAX_INTERVAL * 3 / 4) } else { most }
     }
 }
 

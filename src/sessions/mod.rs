@@ -29,7 +29,7 @@ pub(crate) use self::lifetime::{AtDeadline, Deadline, TooLate};
 pub(crate) use self::open::{BoundSet, InUse, OpenSession};
 pub(crate) use self::registry::Registry;
 use self::registry::{Evicted, Reservation, Unless, longest_unused, watch};
-use crate::config::{Config, Language, SessionsConfig};
+use crate::config::{Config, Language, SessionsConfig, WhenFull};
 use crate::hex::hex;
 
 /// Random bytes of a handle, so that it can't be guessed.
@@ -96,6 +96,17 @@ pub(crate) enum OpenFailure {
         /// Whether they are all that one client can have.
         is_own_share: bool,
     },
+    /// As many are open as can be, and none ends to make room.
+    #[error(
+        "{most} sessions {}, and none is ended to make room for another (sessions.whenFull)",
+        if *.is_own_share { "of yours are open, as many as one client can have here" } else { "are open, as many as this server can have" }
+    )]
+    Full {
+        /// How many can be.
+        most: usize,
+        /// Whether they are all that one client can have.
+        is_own_share: bool,
+    },
     /// The kernel has no random bytes for a handle.
     #[error("the kernel returned no random bytes: {0}")]
     Random(#[from] getrandom::Error),
@@ -140,7 +151,7 @@ impl Sessions {
     }
 
     /// Opens a session for a client, whose call has begun with this configuration. If there are too many, the one that was unused
-    /// longest ends. Also returns what to tell the client of its sessions that have ended so. Dropping the future opens none.
+    /// longest ends, or it is refused. Also returns what to tell the client of its sessions that have ended so. Dropping the future opens none.
     pub(crate) async fn open(
         &self,
         client: &Client,
@@ -326,7 +337,7 @@ impl Sessions {
         }
     }
 
-    /// Takes a place for a session. If none is free, the session that was unused longest ends: of the client itself if it has as many
+    /// Takes a place for a session. If none is free, and the operator wants one to be made, the session that was unused longest ends: of the client itself if it has as many
     /// as it can have, otherwise of the client with the most.
     fn make_room(&self, client: &Client) -> Result<(Reservation, Vec<Evicted>), OpenFailure> {
         let mut evicted = Vec::new();
@@ -345,6 +356,11 @@ impl Sessions {
                     Reservation { registry: Arc::clone(&self.registry), client: client.clone() };
                 return Ok((place, evicted));
             }
+            let most = if is_at_own_limit { self.of_one } else { self.config.max };
+            let is_own_share = is_at_own_limit;
+            if self.config.when_full == WhenFull::Refuse {
+                return Err(OpenFailure::Full { most, is_own_share });
+            }
             let (loser, why) = if is_at_own_limit {
                 // A client that sets the end of a session expects it to live until then.
                 let loser = longest_unused(&entries, |session| {
@@ -359,8 +375,6 @@ impl Sessions {
                 (loser, Why::TooMany(self.config.max))
             };
             drop(entries);
-            let most = if is_at_own_limit { self.of_one } else { self.config.max };
-            let is_own_share = is_at_own_limit;
             let session = loser.ok_or(OpenFailure::AllInUse { most, is_own_share })?;
             if self.registry.end(&session, why.clone(), Unless::InUse) {
                 evicted.push(Evicted { session, why });

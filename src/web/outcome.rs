@@ -1,61 +1,79 @@
-//! Headers that say whether a call has run, and the status of one that did not and that another server may serve.
-//!
-//! Clients of MCP throw on every status but 200, so only a request that asks for it gets another one: a load balancer adds
-//! `Isolator-Not-Run: status`, sends a refused call to another server, and sets the status back if none serves it.
+//! The outcome of a call on answers over HTTP: a header with its word, which code far from the head of an answer can set.
 
-use axum::http::header::{HeaderName, HeaderValue, RETRY_AFTER};
-use axum::http::{HeaderMap, StatusCode};
+use std::sync::{Arc, OnceLock};
+
+use axum::http::header::RETRY_AFTER;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::Response;
 
-use crate::calls::{Elsewhere, HasRun};
+use crate::calls::{Again, CallOutcome};
 
-/// The header of answers that says whether the program of the call has run.
-pub(crate) const OUTCOME: HeaderName = HeaderName::from_static("isolator-outcome");
+/// The header that says whether a call has run: `not-run`, `ran` or `unknown`.
+const OUTCOME: HeaderName = HeaderName::from_static("isolator-outcome");
 
-/// The header of requests that asks for a status.
+/// The header of requests that asks for a status with the value `status`.
 const NOT_RUN: HeaderName = HeaderName::from_static("isolator-not-run");
 
-/// Whether a request asks for a status of its own if its call does not run.
+/// Adds the outcome to an answer: as the header, and as an extension.
+pub(crate) fn set_outcome(response: &mut Response, outcome: CallOutcome) {
+    response.headers_mut().insert(OUTCOME, HeaderValue::from_static(outcome.as_str()));
+    response.extensions_mut().insert(outcome);
+}
+
+/// Whether a request asks for a status of its own if its call does not run. Clients of MCP throw on every status but 200, so
+/// only such a request gets another one: a load balancer asks for it, sends a refused call to another server, and sets the status
+/// back if none serves it.
 pub(crate) fn asks_for_status(headers: &HeaderMap) -> bool {
     headers.get(NOT_RUN).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"status"))
 }
 
-/// Adds the header to an answer.
-pub(crate) fn add_outcome(headers: &mut HeaderMap, has_run: HasRun) {
-    headers.insert(OUTCOME, HeaderValue::from_static(has_run.as_str()));
+/// Gives the answer to such a request the status of a refusal, if its call did not run and another server may serve it: 429 if the
+/// client alone is the reason, otherwise 503. The body stays.
+pub(crate) fn set_status(response: &mut Response, outcome: CallOutcome) {
+    let (status, seconds) = match outcome {
+        CallOutcome::NotRun(Again::Later(seconds)) => (StatusCode::SERVICE_UNAVAILABLE, seconds),
+        CallOutcome::NotRun(Again::AfterOwn(seconds)) => (StatusCode::TOO_MANY_REQUESTS, seconds),
+        CallOutcome::NotRun(Again::Here(_) | Again::Never)
+        | CallOutcome::Ran
+        | CallOutcome::Unknown => return,
+    };
+    *response.status_mut() = status;
+    response.headers_mut().insert(RETRY_AFTER, seconds.into());
 }
 
-impl Elsewhere {
-    /// The status of the refusal: 429 if the client alone is the reason, otherwise 503.
-    pub(crate) const fn status(self) -> StatusCode {
-        if self.is_own_share {
-            StatusCode::TOO_MANY_REQUESTS
-        } else {
-            StatusCode::SERVICE_UNAVAILABLE
-        }
+/// The outcome of a call that is served elsewhere, for the head of its answer; cheap to clone. A transport adds it to a request,
+/// and the first outcome counts.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct OutcomeSlot(Arc<OnceLock<CallOutcome>>);
+
+impl OutcomeSlot {
+    /// Says the outcome.
+    pub(crate) fn set(&self, outcome: CallOutcome) {
+        let _ = self.0.set(outcome);
     }
-}
 
-/// Gives an answer the status of a refusal, and says when to try again. Its body stays.
-pub(crate) fn refuse(response: &mut Response, refused: Elsewhere) {
-    *response.status_mut() = refused.status();
-    response.headers_mut().insert(RETRY_AFTER, refused.seconds().into());
+    /// The outcome, if it is known.
+    pub(crate) fn get(&self) -> Option<CallOutcome> {
+        self.0.get().copied()
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]
-    fn a_refusal_has_a_status_and_a_time_and_keeps_its_body() {
-        for (is_own_share, status) in [(false, 503), (true, 429)] {
+    fn a_refusal_that_another_server_may_serve_has_a_status() {
+        for (again, status) in [
+            (Again::Later(2), 503),
+            (Again::AfterOwn(2), 429),
+            (Again::Here(2), 200),
+            (Again::Never, 200),
+        ] {
             let mut response = Response::new("text".into());
-            let retry_after = Duration::from_millis(1500);
-            refuse(&mut response, Elsewhere { is_own_share, retry_after });
-            assert_eq!(response.status().as_u16(), status);
-            assert_eq!(response.headers()[RETRY_AFTER], "2");
+            set_status(&mut response, CallOutcome::NotRun(again));
+            assert_eq!(response.status(), status, "{again:?}");
+            assert_eq!(response.headers().contains_key(RETRY_AFTER), status != 200);
         }
     }
 
@@ -67,5 +85,14 @@ mod tests {
             assert_eq!(asks_for_status(&headers), asks, "{value}");
         }
         assert!(!asks_for_status(&HeaderMap::new()));
+    }
+
+    #[test]
+    fn the_first_outcome_counts() {
+        let slot = OutcomeSlot::default();
+        assert_eq!(slot.get(), None);
+        slot.set(CallOutcome::Unknown);
+        slot.set(CallOutcome::Ran);
+        assert_eq!(slot.get(), Some(CallOutcome::Unknown));
     }
 }

@@ -4,8 +4,7 @@ use axum::http::header::{HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 
-use super::outcome::add_outcome;
-use crate::calls::HasRun;
+use crate::calls::{Again, CallOutcome};
 
 /// Why a request is refused before anything is done for it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -67,10 +66,13 @@ impl Refused {
         matches!(self, Self::TooMuchInMemory | Self::ShuttingDown)
     }
 
-    /// Adds the headers that belong to it: that nothing has run, and a challenge (RFC 6750: without a token it has no error code) or
-    /// when to try again.
+    /// The outcome of a request that is refused with it.
+    pub(crate) const fn outcome(&self) -> CallOutcome {
+        CallOutcome::NotRun(if self.is_busy() { Again::Later(1) } else { Again::Never })
+    }
+
+    /// Adds the headers that belong to it: a challenge (RFC 6750: without a token it has no error code), or when to try again.
     pub(crate) fn add_headers(&self, headers: &mut HeaderMap) {
-        add_outcome(headers, HasRun::No);
         if self.is_busy() {
             headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
         }

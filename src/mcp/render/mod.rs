@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use crate::calls::command::{COMMAND, CommandAnswer, CommandError, CommandServed};
 use crate::calls::served::{Ran, RunEnd};
-use crate::calls::{CallError, Calls, Elsewhere, HasRun, Served, ToolName};
+use crate::calls::{CallError, CallOutcome, Calls, Served, ToolName};
 use crate::mcp::tools::Tested;
 use crate::request::arguments::InvalidArgument;
 use crate::result::kept::Results;
@@ -30,6 +30,9 @@ use crate::sessions::OpenFailure;
 /// The place of the receipt in an answer's `_meta`. Models don't read it there.
 const RECEIPT: &str = "isolator/receipt";
 
+/// The place of the outcome, if the call did not run or that is unknown.
+const OUTCOME: &str = "isolator/outcome";
+
 /// The answer to a call, with what metrics and traces need of it.
 #[derive(Debug, Clone)]
 pub(crate) struct Answer {
@@ -39,10 +42,8 @@ pub(crate) struct Answer {
     pub is_failure: bool,
     /// The status of the call.
     pub status: &'static str,
-    /// Whether its program has run.
-    pub has_run: HasRun,
-    /// How it is refused, if another server may serve it.
-    pub elsewhere: Option<Elsewhere>,
+    /// Whether the call has run.
+    pub outcome: CallOutcome,
     /// How its program was served, if one ran.
     pub receipt: Option<ReceiptReport>,
     /// Bytes of the answer.
@@ -61,14 +62,12 @@ impl Renderer<'_> {
     /// The answer to a call.
     pub(super) async fn answer(&self, tool: ToolName, served: Result<Served, CallError>) -> Answer {
         let status = served.as_ref().map_or_else(CallError::status, Served::status);
+        let outcome = CallOutcome::of(&served);
         let answer = match served {
             Ok(served) => self.served(tool, served).await,
-            Err(error) => {
-                let (has_run, elsewhere) = (error.has_run(), error.elsewhere());
-                self.failed(tool, error).of_error(has_run, elsewhere)
-            }
+            Err(error) => self.failed(tool, error),
         };
-        Answer { status, ..answer }
+        Answer { status, ..answer }.with_outcome(outcome)
     }
 
     async fn served(&self, tool: ToolName, served: Served) -> Answer {
@@ -102,7 +101,9 @@ impl Renderer<'_> {
         let text = match &error {
             CallError::Invalid(error) => return invalid(tool, error),
             CallError::Forbidden { .. } => return forbidden(tool, error),
-            CallError::SessionGone(gone) => return session::gone(gone),
+            CallError::SessionGone(gone) | CallError::SessionEnded(gone) => {
+                return session::gone(gone);
+            }
             CallError::NoAudit(why) => (*why).to_owned(),
             CallError::TooMuchAtOnce { .. } => {
                 format!("Sandbox error: {error}\n\nThe program did not run. Try again in a moment.")
@@ -115,9 +116,11 @@ impl Renderer<'_> {
                 "Packages error: {error}\n\nNothing was run. The build goes on: call again with the same arguments in a \
                  minute."
             ),
-            CallError::NotOpened(OpenFailure::AllInUse { .. }) => format!(
-                "Sandbox error: {error}\n\nNo session was opened. Close one, or try again later."
-            ),
+            CallError::NotOpened(OpenFailure::AllInUse { .. } | OpenFailure::Full { .. }) => {
+                format!(
+                    "Sandbox error: {error}\n\nNo session was opened. Close one, or try again later."
+                )
+            }
             CallError::NotOpened(
                 OpenFailure::Open(ExecuteError::Session(_)) | OpenFailure::Random(_),
             ) => format!(
@@ -250,19 +253,19 @@ impl Answer {
 
     /// The answer to a command.
     pub(super) fn command(served: CommandServed) -> Self {
-        let CommandServed { answer, status, receipt } = served;
+        let CommandServed { answer, status, receipt, outcome } = served;
         let weight = answer.weight();
         let result: Result<CommandAnswer, CommandError> = Ok(answer);
         let is_failure = result.as_ref().is_ok_and(CommandAnswer::is_failure);
         let content = vec![ContentBlock::text("The result is in _meta.")];
         let answer = Self::new(content, is_failure, status).with_result(&result);
-        Self { weight, receipt, ..answer }
+        Self { weight, receipt, ..answer }.with_outcome(outcome)
     }
 
     /// The answer to a command that was not served.
-    pub(super) fn command_failed(error: CommandError) -> Self {
+    pub(super) fn command_failed(error: CommandError, outcome: CallOutcome) -> Self {
         let (text, status) = (error.to_string(), error.status());
-        Self::failure(text, status).with_result(&Err(error))
+        Self::failure(text, status).with_result(&Err(error)).with_outcome(outcome)
     }
 
     fn with_result(mut self, result: &Result<CommandAnswer, CommandError>) -> Self {
@@ -284,8 +287,7 @@ impl Answer {
 
     /// The answer when a detached run ended without a result, with its output so far.
     pub(super) fn without_result(so_far: &SoFar, limits: OutputLimits) -> Self {
-        let report = Report::ended_without_result(so_far, limits);
-        Self { has_run: HasRun::Unknown, ..Self::of_report(&report, Vec::new()) }
+        Self::of_report(&Report::ended_without_result(so_far, limits), Vec::new())
     }
 
     fn new(content: Vec<ContentBlock>, is_failure: bool, status: &'static str) -> Self {
@@ -293,13 +295,17 @@ impl Answer {
             true => CallToolResult::error(content),
             false => CallToolResult::success(content),
         };
-        let (has_run, elsewhere) = (HasRun::Yes, None);
-        Self { result, is_failure, status, has_run, elsewhere, receipt: None, weight: 0 }
+        let outcome = CallOutcome::Ran;
+        Self { result, is_failure, status, outcome, receipt: None, weight: 0 }
     }
 
-    /// The answer to a call that failed: whether it has run, and whether another server may serve it.
-    pub(super) fn of_error(self, has_run: HasRun, elsewhere: Option<Elsewhere>) -> Self {
-        Self { has_run, elsewhere, ..self }
+    /// Says whether the call has run. Clients without headers read it in `_meta`.
+    pub(super) fn with_outcome(mut self, outcome: CallOutcome) -> Self {
+        if outcome != CallOutcome::Ran {
+            let meta = self.result.meta.get_or_insert_default();
+            meta.insert(OUTCOME.to_owned(), outcome.as_str().into());
+        }
+        Self { outcome, ..self }
     }
 
     fn with_data(mut self, data: Value) -> Self {

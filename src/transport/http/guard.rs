@@ -23,11 +23,14 @@ use super::accept;
 use super::alive::{self, Alive, Pace};
 use super::sessions::{SessionAccess, Sessions, Use};
 use crate::calls::budget::Budget;
+use crate::calls::{Again, CallOutcome};
 use crate::current::Current;
-use crate::mcp::brought::{ConnectedClient, HowCalled};
+use crate::mcp::brought::{ConnectedClient, MaxQueue};
 use crate::transport::message::{self, Limits, MAX_MESSAGE, Shortened};
-use crate::web::outcome::{add_outcome, asks_for_status, refuse};
-use crate::web::{Peer, Refused, Rules, Side, Weighed, client_of, discard, receive};
+use crate::web::{
+    OutcomeSlot, Peer, Refused, Rules, Side, Weighed, asks_for_status, client_of, discard, receive,
+    set_outcome, set_status,
+};
 
 /// How long a call goes on after its client disconnected, if the client could come back to its session for the
 /// answer.
@@ -110,7 +113,17 @@ pub(super) async fn guard(
     next: Next,
 ) -> Response {
     let answer = guard.let_through(request, next).await;
-    answer.unwrap_or_else(|answer| *answer)
+    answer.unwrap_or_else(|mut refused| {
+        let outcome = of_refused(refused.status());
+        set_outcome(&mut refused, outcome);
+        *refused
+    })
+}
+
+/// The outcome of a request that was refused with this status.
+fn of_refused(status: StatusCode) -> CallOutcome {
+    let is_busy = status == StatusCode::SERVICE_UNAVAILABLE;
+    CallOutcome::NotRun(if is_busy { Again::Later(1) } else { Again::Never })
 }
 
 impl Guard {
@@ -166,11 +179,14 @@ impl Guard {
         // The answer to a GET is a stream that has no end.
         let answer = is_post.then(|| self.answers.token());
         let gone = CancellationToken::new();
+        let outcome = OutcomeSlot::default();
+        parts.extensions.insert(outcome.clone());
         parts.extensions.insert(ConnectedClient { client: client.clone(), gone: gone.clone() });
         let asks_for_status = is_post && asks_for_status(&parts.headers);
-        // A refusal has to come before the answer begins.
-        let how_called = HowCalled::within(asks_for_status.then(|| self.keep_alive / 2));
-        parts.extensions.insert(how_called.clone());
+        if asks_for_status {
+            // A refusal has to come before the answer begins.
+            parts.extensions.insert(MaxQueue(self.keep_alive / 2));
+        }
         accept::complete(&parts.method, &mut parts.headers);
         let is_delete = parts.method == Method::DELETE;
         let side = parts.extensions.get::<Side>().cloned().unwrap_or_default();
@@ -202,6 +218,11 @@ impl Guard {
                 if let (Some(id), None) = (id, &used) {
                     self.sessions.add(id, &client, is_primed);
                 }
+                let refused = response.status().is_client_error();
+                let refused = refused.then(|| of_refused(response.status()));
+                if let Some(outcome) = outcome.get().or(refused) {
+                    set_outcome(&mut response, outcome);
+                }
                 // The request has been served, and the answer is in memory until its client has read it.
                 let size = response.body().size_hint().exact().unwrap_or_default();
                 share.replace(usize::try_from(size).unwrap_or(usize::MAX));
@@ -219,11 +240,9 @@ impl Guard {
         if asks_for_status && alive::is_events(&response) {
             response = alive::begun(response).await;
         }
-        if let Some((has_run, elsewhere)) = how_called.told() {
-            add_outcome(response.headers_mut(), has_run);
-            if let Some(elsewhere) = elsewhere.filter(|_| asks_for_status) {
-                refuse(&mut response, elsewhere);
-            }
+        if let Some(outcome) = outcome.get().filter(|_| asks_for_status) {
+            set_outcome(&mut response, outcome);
+            set_status(&mut response, outcome);
         }
         Ok(response)
     }
