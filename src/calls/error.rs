@@ -9,6 +9,7 @@ use isolator_pool::pool::session::agent::AgentError;
 use isolator_pool::run::RunError;
 
 use crate::duration;
+use crate::node::LostHandle;
 use crate::packages::Refusal;
 use crate::policy::{Findings, NoTurn};
 use crate::request::arguments::InvalidArgument;
@@ -62,6 +63,9 @@ pub(crate) enum CallError {
     Agent(AgentError),
     #[error("the session is gone: {}", .0.why)]
     SessionGone(Box<Gone>),
+    /// A handle of another node, or of this one before it was started again.
+    #[error("the {} is gone: {}", .0.thing().word(), .0)]
+    Lost(Box<LostHandle>),
 }
 
 impl CallError {
@@ -69,6 +73,7 @@ impl CallError {
     pub(super) fn no_session(handle: &str, error: NoSession) -> Self {
         match error {
             NoSession::Gone(gone) => Self::SessionGone(gone),
+            NoSession::Lost(lost) => Self::Lost(lost),
             NoSession::Unknown => InvalidArgument::no_such_session("session", handle).into(),
         }
     }
@@ -102,7 +107,7 @@ impl CallError {
         match self {
             Self::Invalid(_) => "invalid_arguments",
             Self::Forbidden { .. } => "refused",
-            Self::SessionGone(_) => "session_gone",
+            Self::SessionGone(_) | Self::Lost(_) => "session_gone",
             Self::Sandbox(error) | Self::NotOpened(OpenFailure::Open(error)) => {
                 Failure::of(error).as_str()
             }
@@ -127,7 +132,8 @@ impl CallError {
             | Self::CheckBusy(_)
             | Self::Forbidden { .. }
             | Self::Packages(_)
-            | Self::PackagesComing { .. } => true,
+            | Self::PackagesComing { .. }
+            | Self::Lost(_) => true,
             Self::Sandbox(error) => match error {
                 ExecuteError::NoSuchPool(_)
                 | ExecuteError::Admission(_)

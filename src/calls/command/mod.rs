@@ -86,6 +86,10 @@ impl Calls {
                 let answer = CommandAnswer::gone(&gone);
                 Ok(CommandServed { answer, status: "session_gone", receipt: None })
             }
+            Err(CallError::Lost(lost)) => {
+                let answer = CommandAnswer::lost(&lost);
+                Ok(CommandServed { answer, status: "session_gone", receipt: None })
+            }
             served => served,
         }
     }

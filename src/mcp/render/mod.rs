@@ -96,6 +96,7 @@ impl Renderer<'_> {
             CallError::Invalid(error) => return invalid(tool, error),
             CallError::Forbidden { .. } => return forbidden(tool, error),
             CallError::SessionGone(gone) => return session::gone(gone),
+            CallError::Lost(lost) => return session::lost(lost),
             CallError::NoAudit(why) => (*why).to_owned(),
             CallError::TooMuchAtOnce(_) => {
                 format!("Sandbox error: {error}\n\nThe program did not run. Try again in a moment.")
