@@ -13,10 +13,10 @@ use isolator_pool::pool::session::SessionError;
 use isolator_pool::pool::session::agent::AgentError;
 use serde_json::{Value, json};
 
-use crate::calls::CallError;
+use crate::calls::{Again, CallError, CallOutcome};
 use crate::node::{LostHandle, Thing};
 use crate::sessions::OpenFailure;
-use crate::web::Refused;
+use crate::web::{Refused, set_outcome};
 
 /// Tells clients whether to send the same request again. Without it they repeat what a server answers with 429, 502, 503 or 504.
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("should-retry");
@@ -29,6 +29,7 @@ pub(crate) struct E2bError {
     message: Cow<'static, str>,
     /// The node that has the sandbox, or had it.
     node: Option<String>,
+    outcome: CallOutcome,
     #[source]
     source: Option<Box<dyn Error + Send + Sync>>,
 }
@@ -103,6 +104,16 @@ impl ErrorKind {
         }
     }
 
+    /// The outcome of a request that failed with it, if nothing else says more.
+    const fn outcome(self) -> CallOutcome {
+        match self {
+            Self::Busy => CallOutcome::NotRun(Again::Later(1)),
+            Self::Exhausted => CallOutcome::NotRun(Again::AfterOwn(1)),
+            Self::Internal | Self::TimedOut => CallOutcome::Unknown,
+            _ => CallOutcome::NotRun(Again::Never),
+        }
+    }
+
     /// Whether the same request can succeed a moment later.
     const fn is_retried(self) -> bool {
         matches!(self, Self::Busy | Self::Exhausted)
@@ -112,7 +123,7 @@ impl ErrorKind {
 impl E2bError {
     /// An error of this kind with a message for the client.
     pub(crate) fn new(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
-        Self { kind, message: message.into(), node: None, source: None }
+        Self { kind, message: message.into(), outcome: kind.outcome(), node: None, source: None }
     }
 
     /// The error for a sandbox of a node that is lost, or that is another one. It may be known by a secret, which is not repeated.
@@ -130,6 +141,16 @@ impl E2bError {
     /// Something that this server does not have, with the reason.
     pub(crate) fn not_offered(message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(ErrorKind::NotOffered, message)
+    }
+
+    /// The same error of a request with this outcome.
+    pub(crate) fn with_outcome(self, outcome: CallOutcome) -> Self {
+        Self { outcome, ..self }
+    }
+
+    /// Whether the request has run.
+    pub(crate) const fn outcome(&self) -> CallOutcome {
+        self.outcome
     }
 
     /// The same error with its cause.
@@ -171,7 +192,8 @@ impl E2bError {
             StatusCode::REQUEST_TIMEOUT => ErrorKind::TimedOut,
             _ => ErrorKind::Invalid,
         };
-        Self::new(kind, refused.to_string()).caused_by(refused)
+        let outcome = refused.outcome();
+        Self::new(kind, refused.to_string()).with_outcome(outcome).caused_by(refused)
     }
 
     /// The error of a call that has no result.
@@ -183,7 +205,9 @@ impl E2bError {
         let kind = match &error {
             CallError::Invalid(_) | CallError::Packages(_) => ErrorKind::Invalid,
             CallError::Forbidden { .. } => ErrorKind::Denied,
-            CallError::SessionGone(_) | CallError::Lost(_) => ErrorKind::SandboxGone,
+            CallError::SessionGone(_) | CallError::SessionEnded(_) | CallError::Lost(_) => {
+                ErrorKind::SandboxGone
+            }
             CallError::NotOpened(OpenFailure::AllInUse(_)) | CallError::TooMuchAtOnce(_) => {
                 ErrorKind::Exhausted
             }
@@ -197,11 +221,14 @@ impl E2bError {
             CallError::Agent(error) => kind_of_agent(error),
             CallError::NoVerdict(_) | CallError::NotOpened(_) => ErrorKind::Internal,
         };
+        let outcome = error.outcome();
         let message = match &error {
-            CallError::SessionGone(gone) => format!("The sandbox was not found: {}", gone.why),
+            CallError::SessionGone(gone) | CallError::SessionEnded(gone) => {
+                format!("The sandbox was not found: {}", gone.why)
+            }
             error => error.to_string(),
         };
-        Self::new(kind, message).caused_by(error)
+        Self::new(kind, message).with_outcome(outcome).caused_by(error)
     }
 
     /// The error of a session that has no answer.
@@ -251,6 +278,7 @@ impl E2bError {
         if is_retried {
             headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
         }
+        set_outcome(&mut response, self.outcome);
         response
     }
 }
