@@ -93,6 +93,7 @@ impl CallError {
             Self::Invalid(_)
             | Self::Forbidden { .. }
             | Self::SessionGone(_)
+            | Self::Lost(_)
             | Self::NoVerdict(_) => CallOutcome::NotRun(Again::Never),
             Self::TooMuchAtOnce { is_own_share, .. } => CallOutcome::NotRun(when(*is_own_share, 1)),
             Self::NoAudit(_) => CallOutcome::NotRun(SOON),

@@ -139,6 +139,7 @@ impl Calls {
         let ran = self.run_step(&session, job, call.watch.clone(), &mut notes).await;
         let cell = Box::new(ran.map_err(|error| CallError::of_session(error, &session))?);
         note.ran(&cell.outcome);
+        notes.extend(self.sessions.about_the_end());
         Ok(Served::Ran(Box::new(Ran {
             receipt: ReceiptReport::of_cell(&cell, session.session.image()),
             notes,

@@ -33,6 +33,7 @@ use crate::mcp::tools;
 use crate::metrics::operations::{Method, NO_TOOL, OperationEnd, Operations};
 use crate::metrics::reloads::Reloads;
 use crate::metrics::{Metrics, Sources};
+use crate::notice::Notice;
 use crate::request::snippets::Snippets;
 use crate::request::understand;
 use crate::request::understand::given::Given;
@@ -110,6 +111,16 @@ impl Server {
         self.now.get().answers.calls().sessions().release();
     }
 
+    /// The notice that it is about to stop.
+    pub(crate) fn notice(&self) -> Notice {
+        self.now.get().answers.calls().sessions().notice()
+    }
+
+    /// How many sessions are open.
+    pub(crate) fn open_sessions(&self) -> usize {
+        self.now.get().answers.calls().sessions().counts().open
+    }
+
     /// The same server for another session.
     pub(crate) fn for_another(&self) -> Self {
         Self { session: Arc::default(), ..self.clone() }
@@ -182,10 +193,14 @@ impl Configured {
         if !uri.starts_with(kept::PREFIX) {
             return self.resources.read(uri, client).await.map(Into::into);
         }
-        let data = Some(json!({ "uri": uri }));
         let part = self.answers.read(client, uri).map_err(|error| match error {
-            ReadError::Unknown => ErrorData::resource_not_found(error.to_string(), data),
-            ReadError::Range(_) => ErrorData::invalid_params(error.to_string(), data),
+            ReadError::Lost(lost) => resources::lost(uri, &lost),
+            ReadError::Unknown => {
+                ErrorData::resource_not_found(error.to_string(), Some(json!({ "uri": uri })))
+            }
+            ReadError::Range(_) => {
+                ErrorData::invalid_params(error.to_string(), Some(json!({ "uri": uri })))
+            }
         })?;
         Ok(ReadResourceResult::new(vec![resources::part_of_run(uri, part)]).into())
     }

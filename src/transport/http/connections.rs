@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
-use axum::http::{HeaderName, HeaderValue};
+use axum::http::header::CONNECTION;
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -24,12 +25,12 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_io_timeout::TimeoutStream;
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 
+use super::Ending;
 use super::certificate::Certificate;
 use crate::node::Node;
+use crate::notice::Notice;
 use crate::web::{AnswerBody, Patient, Peer, Received, Side};
 
 /// For a TLS handshake.
@@ -123,16 +124,16 @@ pub(super) async fn serve(
     router: Router,
     limits: Limits,
     node: &Node,
-    stop: CancellationToken,
-    end: CancellationToken,
+    notice: Notice,
+    ending: Ending,
 ) {
+    let Ending { connections: tasks, stop, end, .. } = ending;
     let slots = Arc::new(Semaphore::new(limits.all));
     // Every name is a value of a header.
     let node = node.name().and_then(|name| HeaderValue::from_str(name.as_str()).ok());
     let graceful = GracefulShutdown::new();
-    let connections = Connections { router, certificate, limits, node, graceful };
+    let connections = Connections { router, certificate, limits, node, notice, graceful };
     let places = Places::default();
-    let tasks = TaskTracker::new();
     let (mut failures, mut refusals) = (Rarely::default(), Rarely::default());
     let mut refusals_of_address = Rarely::default();
     loop {
@@ -202,6 +203,8 @@ struct Connections {
     limits: Limits,
     /// The name of this node, which is in all answers.
     node: Option<HeaderValue>,
+    /// From when it is given, answers ask clients to close their connections.
+    notice: Notice,
     graceful: GracefulShutdown,
 }
 
@@ -223,7 +226,8 @@ impl Connections {
 
     /// Serves one connection.
     fn serve(&self, stream: TcpStream, peer: Peer) -> impl Future<Output = ()> + Send + 'static {
-        let (router, node) = (self.router.clone(), self.node.clone());
+        let router = self.router.clone();
+        let heads = Heads { node: self.node.clone(), notice: self.notice.clone() };
         let watcher = self.graceful.watcher();
         let tls = self.certificate.as_ref().map(Certificate::acceptor);
         let idle_timeout = self.limits.idle_timeout;
@@ -233,13 +237,13 @@ impl Connections {
         async move {
             let ended = match tls {
                 None => {
-                    let connection = connection(stream, router, node, peer, idle_timeout);
+                    let connection = connection(stream, router, heads, peer, idle_timeout);
                     watcher.watch(connection).await
                 }
                 Some(tls) => {
                     match tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await {
                         Ok(Ok(stream)) => {
-                            let connection = connection(stream, router, node, peer, idle_timeout);
+                            let connection = connection(stream, router, heads, peer, idle_timeout);
                             watcher.watch(connection).await
                         }
                         Ok(Err(error)) => {
@@ -256,11 +260,30 @@ impl Connections {
     }
 }
 
+/// The headers of all answers.
+#[derive(Clone)]
+struct Heads {
+    node: Option<HeaderValue>,
+    notice: Notice,
+}
+
+impl Heads {
+    fn complete(self, headers: &mut HeaderMap) {
+        if let Some(node) = self.node {
+            headers.insert(NODE, node);
+        }
+        if self.notice.is_given() {
+            // An idle connection that is closed later could have the next request on its way.
+            headers.insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+    }
+}
+
 /// Only HTTP/1.1: newer versions are faster with many requests at once, which agents don't send.
 fn connection<Stream>(
     stream: Stream,
     router: Router,
-    node: Option<HeaderValue>,
+    heads: Heads,
     peer: Peer,
     idle_timeout: Duration,
 ) -> http1::Connection<
@@ -284,12 +307,10 @@ where
         request.extensions_mut().insert(peer);
         request.extensions_mut().insert(side.clone());
         let (answered, side) = (router.clone().oneshot(request), side.clone());
-        let node = node.clone();
+        let heads = heads.clone();
         async move {
             let mut answer = answered.await?;
-            if let Some(node) = node {
-                answer.headers_mut().insert(NODE, node);
-            }
+            heads.complete(answer.headers_mut());
             Ok(answer.map(|body| Body::new(AnswerBody::new(body, side))))
         }
     });
