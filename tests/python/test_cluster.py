@@ -13,6 +13,7 @@ from by_hand import request
 from cluster import DOMAIN, cluster, wait_until
 from cluster_clients import BOTH, Client, E2b, client, load
 from mcp import Client as McpClient
+from mcp.client.streamable_http import streamable_http_client
 
 pytestmark = [pytest.mark.any_engine, pytest.mark.alone]
 
@@ -124,7 +125,8 @@ def test_clients_of_the_older_revision_stay_with_the_node_of_their_protocol_sess
 async def test_official_clients_use_sessions_and_programs(nodes, mode):
     headers = {"Authorization": f"Bearer {nodes.token}"}
     for _ in range(3):
-        async with httpx.AsyncClient(headers=headers, timeout=60) as http, official(nodes, http, mode) as caller:
+        place = streamable_http_client(f"{nodes.url}/mcp", http_client=httpx.AsyncClient(headers=headers, timeout=60))
+        async with McpClient(place, mode=mode, read_timeout_seconds=60) as caller:
             opened = await caller.call_tool("open_session", {"language": "python"})
             session = opened.structured_content["session"]
             for number in range(1, 4):
