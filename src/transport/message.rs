@@ -16,7 +16,7 @@ use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 use serde_json::{Number, Value, json};
 
-use crate::mcp::server::TakenArguments;
+use crate::mcp::caller::TakenArguments;
 use crate::request::understand::given::Given;
 
 /// Longest message, in bytes: the largest request with all its files in base64, and room for its code and its standard

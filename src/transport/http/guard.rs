@@ -25,7 +25,7 @@ use super::sessions::{SessionAccess, Sessions, Use};
 use crate::calls::budget::Budget;
 use crate::calls::{Again, CallOutcome};
 use crate::current::Current;
-use crate::mcp::server::ConnectedClient;
+use crate::mcp::caller::ConnectedClient;
 use crate::transport::message::{self, Limits, MAX_MESSAGE, Shortened};
 use crate::web::{
     OutcomeSlot, Peer, Refused, Rules, Side, Weighed, client_of, discard, receive, set_outcome,
