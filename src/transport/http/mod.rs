@@ -14,6 +14,7 @@ mod guard;
 mod head;
 mod health;
 mod local;
+mod manager;
 mod page;
 
 pub(crate) mod reload;
@@ -200,7 +201,7 @@ impl Http {
         config: &Config,
         ending: Ending,
     ) {
-        let sessions = Arc::new(Sessions::new(config.limits.max_timeout));
+        let sessions = Arc::new(Sessions::new(config.limits.max_timeout, config.node.node()));
         let Access { rules, bodies, .. } = self.access;
         let (answers, draining) = (ending.answers.clone(), ending.draining.clone());
         let gate = Gate::new(rules.clone(), bodies.clone(), answers, draining);
@@ -220,7 +221,9 @@ impl Http {
         let router = health.route(router).layer(from_fn(head::check));
         let limits = limits_of_connections(&self.settings, Plan::new(config));
         let Self { listener, certificate, .. } = self;
-        connections::serve(listener, certificate, router, limits, ending.stop, ending.end).await;
+        let node = config.node.node();
+        connections::serve(listener, certificate, router, limits, node, ending.stop, ending.end)
+            .await;
     }
 }
 
