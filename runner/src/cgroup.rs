@@ -45,11 +45,10 @@ pub(crate) fn cache() -> u64 {
 
 /// CPU time of the sandbox since it was made.
 pub(crate) fn cpu() -> Option<Duration> {
-    let of_version_one = [
-        "/sys/fs/cgroup/cpuacct/cpuacct.usage",
-        "/sys/fs/cgroup/cpu,cpuacct/cpuacct.usage",
-    ];
-    let of_version_two = || field("/sys/fs/cgroup/cpu.stat", "usage_usec").map(Duration::from_micros);
+    let of_version_one =
+        ["/sys/fs/cgroup/cpuacct/cpuacct.usage", "/sys/fs/cgroup/cpu,cpuacct/cpuacct.usage"];
+    let of_version_two =
+        || field("/sys/fs/cgroup/cpu.stat", "usage_usec").map(Duration::from_micros);
     number(of_version_one).map(Duration::from_nanos).or_else(of_version_two)
 }
 

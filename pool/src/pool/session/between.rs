@@ -249,7 +249,8 @@ impl Task {
 /// Takes a frame that comes between two commands. Returns whether the runner says that it rests.
 fn is_rest(
     others: &OtherMessages<'_>,
-    frame: Option<Result<Frame, ConnectionError>>) -> Result<bool, EndReason> {
+    frame: Option<Result<Frame, ConnectionError>>,
+) -> Result<bool, EndReason> {
     let (kind, payload) =
         frame.ok_or_else(|| EndReason::lost(LossError::BetweenCalls))?.map_err(EndReason::lost)?;
     if kind == Kind::Resting {

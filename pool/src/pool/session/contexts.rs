@@ -6,8 +6,8 @@ use isolator_runner::wire::{
     self, CloseContext, ContextClosed, Kernel, Kind, OpenContext, Opened, Wanted, WireError,
 };
 
-use super::words::{from_failed, interpreter_of};
 use super::usage::OtherMessages;
+use super::words::{from_failed, interpreter_of};
 use super::{Command, KernelCommand, Session, SessionError};
 use crate::run::exchange::{Place, RunnerReport, Step, exchange, message};
 use crate::sandbox::{Armed, Sandbox};

@@ -237,7 +237,9 @@ impl Task {
             }
             // It is served before the sandbox would be thawed.
             Command::Freeze { .. } => None,
-            Command::List { answer } => send(answer, files::list(sandbox, &self.other_messages()).await),
+            Command::List { answer } => {
+                send(answer, files::list(sandbox, &self.other_messages()).await)
+            }
             Command::OpenContext { open, answer } => {
                 let opened = contexts::open(sandbox, &self.other_messages(), &open).await;
                 if let Ok(Opened { memory: Some(memory), .. }) = &opened {

@@ -156,7 +156,9 @@ mod tests {
             assert!(error.message().starts_with(&format!("{field}: ")), "{query}: {error}");
         }
         assert_eq!(ids("sandbox_ids=a%2Cb,c").unwrap(), ["a", "b", "c"]);
-        for query in ["", "sandbox_ids=", "sandboxIds=a", &format!("sandbox_ids={}", "a,".repeat(101))] {
+        for query in
+            ["", "sandbox_ids=", "sandboxIds=a", &format!("sandbox_ids={}", "a,".repeat(101))]
+        {
             assert!(ids(query).is_err(), "{query}");
         }
     }

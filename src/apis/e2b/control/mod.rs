@@ -266,4 +266,3 @@ async fn describe(
     }
     Ok(owned.answer(StatusCode::OK, &body))
 }
-

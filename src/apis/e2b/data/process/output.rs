@@ -36,7 +36,7 @@ struct Output {
     /// Envelopes that come before further events.
     ready: VecDeque<Bytes>,
     has_ended: bool,
-    /// The line of the start in the audit log, if the client has started the process.
+    /// Its line in the audit log, until the process or the stream ends.
     note: Option<Note>,
     /// Bytes that it has printed, on standard output or its terminal and on standard error.
     printed: [u64; 2],
@@ -61,7 +61,7 @@ pub(super) async fn started(
     let pools = call.now.calls.pools();
     deadlines.started(&session.shared(), attached.pid(), head.timeout, pools).await;
     let deadline = head.timeout.map(|timeout| asked + timeout);
-    Ok(stream(call, head, session, attached, deadline, Some(note)))
+    Ok(stream(call, head, session, attached, deadline, note))
 }
 
 /// Attaches to a process, and answers with the stream of its further events.
@@ -77,7 +77,8 @@ pub(super) async fn attached(
 ) -> Result<Response, E2bError> {
     let deadline = head.timeout.map(|timeout| Instant::now() + timeout);
     let attached = session.session.attach(pid).await.map_err(E2bError::of_agent)?;
-    Ok(stream(call, head, session, attached, deadline, None))
+    let note = std::mem::take(&mut call.note);
+    Ok(stream(call, head, session, attached, deadline, note))
 }
 
 /// The error of a process that was not started. Clients expect that a program or folder which is missing is one of the argument.
@@ -97,7 +98,7 @@ fn stream(
     session: InUse,
     attached: Attached,
     deadline: Option<Instant>,
-    note: Option<Note>,
+    note: Note,
 ) -> Response {
     let first = answer::envelope(head.accepted, &process::started(attached.pid()));
     let output = Output {
@@ -109,7 +110,7 @@ fn stream(
         deadline,
         ready: VecDeque::from([first]),
         has_ended: false,
-        note,
+        note: Some(note),
         printed: [0; 2],
     };
     let envelopes = futures_util::stream::unfold(output, |mut output| async move {
