@@ -120,7 +120,8 @@ impl Calls {
     pub(crate) fn new(setup: &Setup, snippets: Arc<Snippets>, clients: Clients) -> Self {
         let Setup { config, pools, packages, .. } = setup;
         let in_flight = config.requests.max_in_flight.as_usize();
-        let sessions = Sessions::new(config.sessions, clients == Clients::One, Arc::clone(pools));
+        let (has_one, node) = (clients == Clients::One, config.node.node());
+        let sessions = Sessions::new(config.sessions, has_one, Arc::clone(pools), node);
         Self {
             config: Arc::clone(config),
             snippets,

@@ -89,6 +89,7 @@ impl CallError {
             | Self::Forbidden { .. }
             | Self::Packages(_)
             | Self::SessionGone(_)
+            | Self::Lost(_)
             | Self::NoVerdict(_) => CallOutcome::NotRun(Again::Never),
             Self::TooMuchAtOnce(_) | Self::NoAudit(_) | Self::PackagesComing { .. } => {
                 CallOutcome::NotRun(SOON)

@@ -65,13 +65,13 @@ impl Answers {
     /// For one client or for several.
     pub(crate) fn new(setup: &Setup, snippets: Arc<Snippets>, clients: Clients) -> Self {
         let Bounds { kept, answers } = Bounds::of(&setup.config, clients);
-        let after = setup.config.results.detach_after;
+        let (after, node) = (setup.config.results.detach_after, setup.config.node.node());
         Self {
             calls: Calls::new(setup, snippets, clients),
             audit: setup.audit.clone(),
             clients,
-            results: Arc::new(Results::new(kept.0, kept.1)),
-            detached: Arc::new(Detached::new(after, answers.1, answers.0, weight_of)),
+            results: Arc::new(Results::new(node, kept.0, kept.1)),
+            detached: Arc::new(Detached::new(node, after, answers.1, answers.0, weight_of)),
         }
     }
 
@@ -218,24 +218,23 @@ impl Answers {
         match self.fetch(arguments, client).await {
             Ok(answer) => answer,
             Err(error) => {
-                let error = CallError::from(error);
                 Arc::new(self.renderer(client).answer(ToolName::GetResult, Err(error)).await)
             }
         }
     }
 
-    async fn fetch(
-        &self,
-        arguments: Given,
-        client: &Client,
-    ) -> Result<Arc<Answer>, InvalidArgument> {
+    async fn fetch(&self, arguments: Given, client: &Client) -> Result<Arc<Answer>, CallError> {
         let (GetResult { handle, cancel }, _) = understand::read(arguments, self.calls.config())?;
         let handle = required(handle, "handle", "the handle that execute_code returned")?;
         let state = match cancel {
             true => self.detached.end(client, &handle),
             false => self.detached.wait(client, &handle).await,
         };
-        Ok(self.state(state.ok_or_else(InvalidArgument::no_such_run)?))
+        let no_run = || match self.detached.lost(&handle) {
+            Some(lost) => CallError::Lost(lost),
+            None => InvalidArgument::no_such_run().into(),
+        };
+        Ok(self.state(state.ok_or_else(no_run)?))
     }
 
     fn state(&self, state: RunState<Arc<Answer>>) -> Arc<Answer> {

@@ -207,10 +207,14 @@ impl Configured {
         if !uri.starts_with(kept::PREFIX) {
             return self.resources.read(uri, client).await.map(Into::into);
         }
-        let data = Some(json!({ "uri": uri }));
         let part = self.answers.read(client, uri).map_err(|error| match error {
-            ReadError::Unknown => ErrorData::resource_not_found(error.to_string(), data),
-            ReadError::Range(_) => ErrorData::invalid_params(error.to_string(), data),
+            ReadError::Lost(lost) => resources::lost(uri, &lost),
+            ReadError::Unknown => {
+                ErrorData::resource_not_found(error.to_string(), Some(json!({ "uri": uri })))
+            }
+            ReadError::Range(_) => {
+                ErrorData::invalid_params(error.to_string(), Some(json!({ "uri": uri })))
+            }
         })?;
         Ok(ReadResourceResult::new(vec![resources::part_of_run(uri, part)]).into())
     }

@@ -16,6 +16,7 @@ use super::deadlines::Deadlines;
 use super::error::{E2bError, ErrorKind};
 use super::secret::{FileQuery, Secret, SignatureExpired};
 use super::watchers::Watchers;
+use crate::node::{LostHandle, Node, Thing};
 use crate::sessions::{AtDeadline, InUse, NoSession, Registry};
 
 /// The port of processes and files, and that of code.
@@ -86,6 +87,7 @@ impl Sandbox {
     fn session_if(&self, resumes: bool) -> Result<InUse, E2bError> {
         let session = self.sessions.take(&self.client, &self.id).map_err(|none| match none {
             NoSession::Gone(gone) => gone_sandbox(&self.id, &gone.why.to_string()),
+            NoSession::Lost(lost) => E2bError::lost(ErrorKind::SandboxGone, *lost),
             NoSession::Unknown => unknown_sandbox(&self.id),
         })?;
         if session.is_paused() {
@@ -170,8 +172,8 @@ impl Sandboxes {
             description,
             deadlines: Deadlines::default(),
             watchers: Watchers::default(),
-            access_token: Secret::new()?,
-            traffic_token: Secret::new()?,
+            access_token: Secret::new(self.sessions.node())?,
+            traffic_token: Secret::new(self.sessions.node())?,
             sessions: Arc::clone(&self.sessions),
         });
         session.session.sample_usage();
@@ -217,6 +219,9 @@ impl Sandboxes {
                 found = Some(sandbox);
             }
         }
+        if let Some(lost) = claim.lost(self.sessions.node()) {
+            return Err(E2bError::lost(ErrorKind::SandboxGone, lost));
+        }
         let message = "the request names no sandbox: send E2b-Sandbox-Id, X-Access-Token, or a signed URL \
                        of a file, whose sandbox was not found";
         found.ok_or_else(|| E2bError::new(ErrorKind::Unauthenticated, message))
@@ -229,7 +234,10 @@ impl Sandboxes {
         }
         match self.sessions.why_gone(id) {
             Some(why) => gone_sandbox(id, &why.to_string()),
-            None => unknown_sandbox(id),
+            None => match self.sessions.node().lost(id, Thing::Sandbox) {
+                Some(lost) => E2bError::lost(ErrorKind::SandboxGone, lost),
+                None => unknown_sandbox(id),
+            },
         }
     }
 }
@@ -253,6 +261,12 @@ impl<'a> Claim<'a> {
         self.access_token.is_some()
             || self.traffic_token.is_some() && self.kind == Kind::Code
             || self.file.as_ref().is_some_and(FileQuery::is_signed)
+    }
+
+    /// Why its secret opens no sandbox of this node, if a node has made the secret.
+    fn lost(&self, node: &Node) -> Option<LostHandle> {
+        let secrets = [self.access_token, self.traffic_token].into_iter().flatten();
+        secrets.into_iter().find_map(|secret| node.lost(secret, Thing::Sandbox))
     }
 
     /// Whether it may use this sandbox. A secret that is wrong is not replaced by another that is right.
@@ -368,7 +382,8 @@ fn gone_sandbox(id: &str, why: &str) -> E2bError {
 }
 
 fn unknown_sandbox(id: &str) -> E2bError {
-    let id: String = id.chars().filter(char::is_ascii_alphanumeric).take(64).collect();
+    let id: String =
+        id.chars().filter(|c| c.is_ascii_alphanumeric() || *c == '-').take(64).collect();
     gone_sandbox(
         &id,
         "this server has none with this id. When a server is started again, all sandboxes are gone",

@@ -104,6 +104,7 @@ impl Renderer<'_> {
             CallError::SessionGone(gone) | CallError::SessionEnded(gone) => {
                 return session::gone(gone);
             }
+            CallError::Lost(lost) => return session::lost(lost),
             CallError::NoAudit(why) => (*why).to_owned(),
             CallError::TooMuchAtOnce(_) => {
                 format!("Sandbox error: {error}\n\nThe program did not run. Try again in a moment.")

@@ -167,6 +167,7 @@ fn not_found(id: &str, none: NoSession) -> E2bError {
     let id: String =
         id.chars().filter(|c| c.is_ascii_alphanumeric() || *c == '-').take(64).collect();
     let why = match none {
+        NoSession::Lost(lost) => return E2bError::lost(ErrorKind::NotFound, *lost),
         NoSession::Gone(gone) => gone.why.to_string(),
         NoSession::Unknown => "you have none with this id. When a server is started again, all \
                                sandboxes are gone"
