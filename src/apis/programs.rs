@@ -22,7 +22,7 @@ use serde::de::DeserializeOwned;
 
 use super::access::Caller as Sender;
 use super::operation::{HowServed, Operation};
-use super::{Apis, Protocol};
+use super::{Apis, Protocol, body};
 use crate::calls::served::Ran;
 use crate::calls::{CallError, Job, Served, Serving};
 use crate::config::{Config, Language, ProgramsApiConfig};
@@ -132,10 +132,15 @@ impl From<InvalidArgument> for Unserved {
 
 /// An API of this kind.
 pub(super) struct ProgramsApi {
+    pub protocol: Protocol,
     /// Its names for the arguments of a call.
     pub names: &'static ArgumentNames,
     /// Its section of the configuration.
     pub settings: fn(&Config) -> Option<&ProgramsApiConfig>,
+    /// Its answer to a field that can't be used.
+    pub invalid: fn(&InvalidArgument) -> Response,
+    /// Its answer when the sandbox failed, for this reason.
+    pub broken: fn(&str) -> Response,
 }
 
 /// A request that was let in and read.
@@ -171,7 +176,7 @@ impl ProgramsApi {
     ) -> Result<Received<T>, Unread> {
         let (mut sender, serving) = self.let_in(apis, head)?;
         let body = sender.receive(head, body, MAX_BODY).await?;
-        let request = read(&body)?;
+        let request = body::read(&body)?;
         Ok(Received { sender, serving, request, bytes: body.len() })
     }
 
@@ -212,6 +217,35 @@ impl ProgramsApi {
                 Ok(Ended::not_run(cause, notes))
             }
             Err(error) => Err(unserved(error, names)),
+        }
+    }
+
+    /// The answer to a request that has no result. Clients try again only after 504.
+    pub(super) fn failed(&self, error: Unserved) -> Response {
+        match error {
+            Unserved::Invalid(error) => (self.invalid)(&error),
+            Unserved::Failed(message) => (self.broken)(&message),
+            Unserved::Busy(message, seconds) => {
+                let mut response = self.protocol.error(StatusCode::GATEWAY_TIMEOUT, &message);
+                response.headers_mut().insert(RETRY_AFTER, seconds.into());
+                response
+            }
+            Unserved::Gone => {
+                let message =
+                    "the connection was closed before the program ended, so it was ended, too";
+                self.protocol.error(StatusCode::REQUEST_TIMEOUT, message)
+            }
+        }
+    }
+
+    /// The answer to a request that was not read.
+    pub(super) fn unread(&self, error: Unread) -> Response {
+        match error {
+            Unread::Invalid(error) => (self.invalid)(&error),
+            Unread::Refused(refused) if refused.is_busy() => {
+                self.failed(Unserved::Busy(refused.to_string(), 1))
+            }
+            Unread::Refused(refused) => self.protocol.refusal(&refused),
         }
     }
 
@@ -275,25 +309,6 @@ impl From<InvalidArgument> for Unread {
     fn from(error: InvalidArgument) -> Self {
         Self::Invalid(error)
     }
-}
-
-/// Reads the JSON of a body.
-fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, InvalidArgument> {
-    let json = &mut serde_json::Deserializer::from_slice(body);
-    let read = serde_path_to_error::deserialize(&mut *json).map_err(|error| {
-        let field = error.path().to_string();
-        let field = if field == "." { "body".to_owned() } else { shown(&field) };
-        InvalidArgument::new(field, shown(&error.into_inner().to_string()))
-    })?;
-    let ended = json.end();
-    ended.map_err(|_| InvalidArgument::new("body", "there is something after the JSON object"))?;
-    Ok(read)
-}
-
-/// A text that may repeat what a client has sent, without its end if it is long.
-fn shown(text: &str) -> String {
-    const MOST: usize = 500;
-    text[..text.floor_char_boundary(MOST)].to_owned()
 }
 
 /// The job of a program.
@@ -457,16 +472,4 @@ fn seconds(busy: &AdmissionError) -> u64 {
         return 1;
     };
     served_in.map_or(1, |time| time.as_secs_f64().ceil() as u64).max(1)
-}
-
-/// Tells the client when to try again.
-pub(super) fn retry_after(mut response: Response, seconds: u64) -> Response {
-    response.headers_mut().insert(RETRY_AFTER, seconds.into());
-    response
-}
-
-/// The answer to a client that is most likely gone.
-pub(super) fn gone(protocol: Protocol) -> Response {
-    let message = "the connection was closed before the program ended, so it was ended, too";
-    protocol.error(StatusCode::REQUEST_TIMEOUT, message)
 }
