@@ -26,7 +26,7 @@ use serde_json::json;
 use self::access::Gate;
 use crate::calls::Serving;
 use crate::config::Config;
-use crate::web::{Refused, discard_rest};
+use crate::web::{Refused, discard_rest, set_outcome};
 
 /// The APIs of a listener; cheap to clone.
 #[derive(Clone)]
@@ -163,6 +163,7 @@ impl Protocol {
         }
         let mut response = self.error(refused.status(), &message);
         refused.add_headers(response.headers_mut());
+        set_outcome(&mut response, refused.outcome());
         response
     }
 }

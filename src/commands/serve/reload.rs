@@ -211,6 +211,8 @@ fn keep_what_needs_a_restart(old: &Config, new: &mut Config) -> Vec<String> {
         "http.idleTimeout" => http.idle_timeout,
         "http.keepAlive" => http.keep_alive,
         "limits.maxFiles" => limits.max_files,
+        // Handles that clients have would lead to another node.
+        "node.name" => node,
     }
     kept
 }
