@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::NoSession;
 use super::gone::{Tombstones, Why, gone_of};
+use super::journals::Journals;
 use super::lifetime::{AtDeadline, Deadline, EndKind, NextEnd, TooLate};
 use super::open::{InUse, OpenSession};
 
@@ -24,6 +25,8 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 #[derive(Default)]
 pub(crate) struct Registry {
     pub(super) entries: Mutex<Records>,
+    /// The journals that are kept on a server.
+    pub(super) journals: Journals,
     /// Bytes that all of them may take.
     pub(super) most_memory: AtomicU64,
     pub(super) opened: Count,
@@ -178,6 +181,7 @@ impl Registry {
         }
         drop(entries);
         session.session.close();
+        self.journals.ended(session);
         true
     }
 }
