@@ -13,6 +13,7 @@
 //! - `calls` serves calls of tools and commands: from their arguments to a result.
 //! - `mcp` serves MCP clients: the server, its tools and resources, progress and change notifications.
 //! - `metrics` counts calls, and shows operators metrics and the status of the server.
+//! - `node` has the name of this server among several, and the handles with it.
 //! - `packages` resolves, builds and stores sets of packages; `requirement` parses requirements.
 //! - `pattern` compiles constant regular expressions.
 //! - `policy` checks programs against the rules of the operator, before they run.
@@ -43,6 +44,7 @@ mod local_socket;
 pub mod log;
 mod mcp;
 mod metrics;
+mod node;
 mod packages;
 mod pattern;
 pub mod policy;

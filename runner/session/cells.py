@@ -110,7 +110,11 @@ def _take(session, channel, payload, descriptors):
     _signals.forget_interrupts()
     _tell(channel, b"s", reason)
     _score(_SCORE_RUNNING)
-    before = load("variables")["put"](variables) if variables else None
+    before = {}
+    # An earlier cell may have replaced `os.environ`.
+    failure = _guarded(lambda: load("variables")["put"](variables, before)) if variables else None
+    if failure is not None:
+        _print("The variables for this cell could not be set: %s\n" % type(failure).__name__)
     end = _run(session, number, source)
     if before:
         _guarded(lambda: load("variables")["take_back"](before))

@@ -3,13 +3,13 @@
 import os
 
 
-def put(text):
-    """Sets variables, each `NAME=value` and a null character. Returns what they were before."""
+def put(text, before):
+    """Sets variables, each `NAME=value` and a null character. Adds to `before` what each was."""
     pairs = [pair.partition("=") for pair in text.decode(errors="surrogateescape").split("\0") if pair]
-    before = {name: os.environ.get(name) for name, _, _ in pairs}
     for name, _, value in pairs:
+        old = os.environ.get(name)
         os.environ[name] = value
-    return before
+        before.setdefault(name, old)
 
 
 def take_back(before):

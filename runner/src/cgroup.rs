@@ -4,6 +4,7 @@
 //! the counters are absent.
 
 use std::fs;
+use std::time::Duration;
 
 /// Events since the sandbox was made.
 #[derive(Default)]
@@ -33,6 +34,22 @@ pub(crate) fn peak_memory() -> Option<u64> {
 /// Memory use of the sandbox now, in bytes.
 pub(crate) fn memory() -> Option<u64> {
     number(["/sys/fs/cgroup/memory/memory.usage_in_bytes", "/sys/fs/cgroup/memory.current"])
+}
+
+/// The part of it that the kernel can drop at any time: contents of files on disks.
+pub(crate) fn cache() -> u64 {
+    let files = ["/sys/fs/cgroup/memory/memory.stat", "/sys/fs/cgroup/memory.stat"];
+    let of = |name: &str| files.into_iter().find_map(|path| field(path, name)).unwrap_or(0);
+    of("active_file").saturating_add(of("inactive_file"))
+}
+
+/// CPU time of the sandbox since it was made.
+pub(crate) fn cpu() -> Option<Duration> {
+    let of_version_one =
+        ["/sys/fs/cgroup/cpuacct/cpuacct.usage", "/sys/fs/cgroup/cpu,cpuacct/cpuacct.usage"];
+    let of_version_two =
+        || field("/sys/fs/cgroup/cpu.stat", "usage_usec").map(Duration::from_micros);
+    number(of_version_one).map(Duration::from_nanos).or_else(of_version_two)
 }
 
 /// The limit on the memory of the sandbox, in bytes.

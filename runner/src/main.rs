@@ -17,6 +17,7 @@ mod changes;
 mod forks;
 mod frame_writer;
 mod init;
+mod measure;
 mod output;
 mod packages;
 mod park;

@@ -17,6 +17,8 @@ const KILL_TIMEOUT: Duration = Duration::from_secs(2);
 pub(crate) struct Stat {
     /// Whether it has ended, and is perhaps a zombie.
     pub(crate) has_ended: bool,
+    /// Its own CPU time.
+    own_cpu: Duration,
     /// CPU time of its children that it has waited for.
     pub(crate) children_cpu: Duration,
     /// How it ended, if it has.
@@ -42,7 +44,8 @@ impl Stat {
         // The man page counts from one, and the state is the third.
         let field = |number: usize| fields.get(number - 3).copied();
         let number = |at: usize| field(at).and_then(|text| text.parse::<u64>().ok());
-        let ticks = number(16)? + number(17)?;
+        let own = number(14)? + number(15)?;
+        let of_children = number(16)? + number(17)?;
         let status = number(52).and_then(|status| i32::try_from(status).ok()).unwrap_or(0);
         let end = match status & 0x7f {
             0 => End::Code(status >> 8 & 0xff),
@@ -50,11 +53,24 @@ impl Stat {
         };
         Some(Self {
             has_ended: matches!(field(3)?, "Z" | "X"),
-            children_cpu: Duration::from_millis(ticks * 1000 / TICKS_PER_SECOND),
+            own_cpu: from_ticks(own),
+            children_cpu: from_ticks(of_children),
             end,
             parent: number(4).and_then(|pid| Pid::from_raw(pid.try_into().ok()?)),
         })
     }
+}
+
+fn from_ticks(ticks: u64) -> Duration {
+    Duration::from_millis(ticks * 1000 / TICKS_PER_SECOND)
+}
+
+/// CPU time of all processes of the sandbox, with those that have ended and were waited for.
+pub(crate) fn cpu() -> Duration {
+    let own = [Pid::INIT, rustix::process::getpid()];
+    let others = all().unwrap_or_default();
+    let all: HashSet<_> = others.into_iter().chain(own).collect();
+    all.into_iter().filter_map(Stat::of).map(|stat| stat.own_cpu + stat.children_cpu).sum()
 }
 
 /// The process whose family is kept when everything of a cell is killed; zero if there is none.
@@ -73,14 +89,53 @@ pub(crate) fn forget_family() {
     FAMILY.store(0, Ordering::Relaxed);
 }
 
+/// How often the parents of a process are looked up, if one of them ends meanwhile.
+const LOOK_UPS: usize = 8;
+
 /// Whether a process is of the family that is kept.
 fn is_of_family(pid: Pid, stat: &Stat) -> bool {
     let Some(head) = Pid::from_raw(FAMILY.load(Ordering::Relaxed)) else { return false };
-    let parents = std::iter::successors(Some((pid, *stat)), |(_, stat)| {
-        let parent = stat.parent?;
-        Some((parent, Stat::of(parent)?))
-    });
-    parents.take(GENERATIONS).any(|(pid, _)| pid == head)
+    is_below(pid, *stat, head, Stat::of)
+}
+
+/// Whether a process is `head`, or was started by one that is below it. `stat_of` looks a process up.
+fn is_below(pid: Pid, stat: Stat, head: Pid, stat_of: impl Fn(Pid) -> Option<Stat>) -> bool {
+    let mut stat = stat;
+    for _ in 0..LOOK_UPS {
+        match climb(pid, stat, head, &stat_of) {
+            Climb::Head => return true,
+            Climb::Top => return false,
+            // The kernel has given its children to another parent: the head, if it is one of the family.
+            Climb::Broken => match stat_of(pid) {
+                Some(now) => stat = now,
+                None => return false,
+            },
+        }
+    }
+    // Its parents end faster than they are read, which only a program can want that tries to live on.
+    false
+}
+
+/// The end of a look-up of parents.
+enum Climb {
+    Head,
+    /// A process whose parent is outside of the sandbox, or process 1.
+    Top,
+    /// A parent that has just ended.
+    Broken,
+}
+
+fn climb(pid: Pid, stat: Stat, head: Pid, stat_of: impl Fn(Pid) -> Option<Stat>) -> Climb {
+    let (mut pid, mut stat) = (pid, stat);
+    for _ in 0..GENERATIONS {
+        if pid == head {
+            return Climb::Head;
+        }
+        let Some(parent) = stat.parent.filter(|_| pid != Pid::INIT) else { return Climb::Top };
+        let Some(of_parent) = stat_of(parent) else { return Climb::Broken };
+        (pid, stat) = (parent, of_parent);
+    }
+    Climb::Top
 }
 
 /// All processes of the sandbox except process 1 and this one.
@@ -144,6 +199,34 @@ mod tests {
         assert_eq!(stat.children_cpu, Duration::from_millis(330));
         assert_eq!(stat.end, End::Signal(52));
         assert!(Stat::parse(b"7 (a) S 1").is_none());
+    }
+
+    #[test]
+    fn a_parent_that_ends_meanwhile_does_not_part_a_process_from_its_family() {
+        let pid = |number| Pid::from_raw(number).unwrap();
+        let below = |parent| {
+            let stat = Stat::of(rustix::process::getpid()).unwrap();
+            Stat { parent: Pid::from_raw(parent), ..stat }
+        };
+        // 9 is a child of 8, which ends while it is looked up, so the head of the family, 5, gets 9.
+        let looks = AtomicI32::new(0);
+        let stat_of = |asked: Pid| match asked.as_raw_pid() {
+            8 => None,
+            9 if looks.fetch_add(1, Ordering::Relaxed) > 0 => Some(below(5)),
+            9 => Some(below(8)),
+            5 => Some(below(1)),
+            _ => Some(below(0)),
+        };
+        assert!(is_below(pid(9), below(8), pid(5), stat_of));
+        assert!(!is_below(pid(9), below(1), pid(5), stat_of));
+        // One whose parents always end is not kept.
+        assert!(!is_below(pid(9), below(8), pid(5), |asked| (asked == pid(9)).then(|| below(8))));
+    }
+
+    #[test]
+    fn the_cpu_time_of_a_sandbox_has_that_of_this_process() {
+        let own = Stat::of(rustix::process::getpid()).unwrap().own_cpu;
+        assert!(cpu() >= own);
     }
 
     #[test]

@@ -25,7 +25,7 @@ use serde_json::json;
 use self::access::Gate;
 use crate::calls::Serving;
 use crate::config::Config;
-use crate::web::{Refused, discard_rest};
+use crate::web::{Refused, discard_rest, set_outcome};
 
 /// The APIs of a listener; cheap to clone.
 #[derive(Clone)]
@@ -145,6 +145,7 @@ impl Protocol {
     pub(crate) fn refusal(self, refused: &Refused) -> Response {
         let mut response = self.error(refused.status(), &refused.to_string());
         refused.add_headers(response.headers_mut());
+        set_outcome(&mut response, refused.outcome());
         response
     }
 }

@@ -12,8 +12,9 @@ use isolator_pool::run::output::Watch;
 
 use super::Apis;
 use crate::audit::Note;
-use crate::calls::{Call, CallError, Calls, Job, Served, Serving};
+use crate::calls::{Call, CallError, CallOutcome, Calls, Job, Served, Serving};
 use crate::result::receipt::ReceiptReport;
+use crate::web::set_outcome;
 
 /// The header with the receipt of a program, in JSON.
 const RECEIPT: &str = "isolator-receipt";
@@ -34,6 +35,8 @@ pub(crate) struct Operation {
 pub(crate) struct HowServed {
     /// The status of the program or the call.
     pub(crate) status: &'static str,
+    /// Whether it has run.
+    pub(crate) outcome: CallOutcome,
     /// How its program was served, if one ran.
     pub(crate) receipt: Option<Arc<ReceiptReport>>,
 }
@@ -80,12 +83,13 @@ impl Operation {
 }
 
 impl HowServed {
-    /// Adds it to an answer, the receipt also as a header.
+    /// Adds it to an answer, the outcome and the receipt also as headers.
     pub(crate) fn add_to(self, response: &mut Response) {
         let receipt = self.receipt.as_ref().and_then(|receipt| serde_json::to_vec(&**receipt).ok());
         if let Some(Ok(receipt)) = receipt.map(|receipt| HeaderValue::from_bytes(&receipt)) {
             response.headers_mut().insert(RECEIPT, receipt);
         }
+        set_outcome(response, self.outcome);
         response.extensions_mut().insert(self);
     }
 }

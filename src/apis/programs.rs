@@ -11,7 +11,7 @@ use axum::http::request::Parts;
 use axum::response::Response;
 use isolator_pool::error_chain::error_chain;
 use isolator_pool::pool::CheckoutError;
-use isolator_pool::pool::admission::{AdmissionError, Client};
+use isolator_pool::pool::admission::Client;
 use isolator_pool::pool::pools::ExecuteError;
 use isolator_pool::pool::session::SessionError;
 use isolator_pool::run::RunError;
@@ -24,7 +24,7 @@ use super::access::Caller as Sender;
 use super::operation::{HowServed, Operation};
 use super::{Apis, Protocol};
 use crate::calls::served::Ran;
-use crate::calls::{CallError, Job, Served, Serving};
+use crate::calls::{Again, CallError, CallOutcome, Job, Served, Serving};
 use crate::config::{Config, Language, ProgramsApiConfig};
 use crate::duration;
 use crate::request::arguments::{AdditionalFile, Arguments, InvalidArgument};
@@ -117,11 +117,41 @@ pub(super) enum Unserved {
     /// A field can't be used.
     Invalid(InvalidArgument),
     /// There is no room for it at this moment, for the reason; it may be served after this many seconds.
-    Busy(String, u64),
+    Busy(String, u64, CallOutcome),
     /// The sandbox failed.
-    Failed(String),
+    Failed(String, CallOutcome),
     /// The client is gone.
     Gone,
+}
+
+impl Unserved {
+    /// Nothing has run, for the reason; it may be served a second later.
+    pub(super) fn busy(reason: impl Into<String>) -> Self {
+        Self::Busy(reason.into(), 1, CallOutcome::NotRun(Again::Later(1)))
+    }
+
+    /// It took too long, and may have run.
+    pub(super) fn late(reason: &str) -> Self {
+        Self::Busy(reason.to_owned(), 1, CallOutcome::Unknown)
+    }
+
+    /// Whether it has run.
+    pub(super) const fn outcome(&self) -> CallOutcome {
+        match self {
+            Self::Invalid(_) => CallOutcome::NotRun(Again::Never),
+            Self::Busy(.., outcome) | Self::Failed(_, outcome) => *outcome,
+            Self::Gone => CallOutcome::Unknown,
+        }
+    }
+
+    /// The same when a part of it has run.
+    pub(super) fn after_a_part(self) -> Self {
+        match self {
+            Self::Busy(reason, seconds, _) => Self::Busy(reason, seconds, CallOutcome::Unknown),
+            Self::Failed(reason, _) => Self::Failed(reason, CallOutcome::Unknown),
+            other => other,
+        }
+    }
 }
 
 impl From<InvalidArgument> for Unserved {
@@ -199,12 +229,12 @@ impl ProgramsApi {
         };
         let Ok(served) = served else {
             let message = "no sandbox has run the program in time: try again in a moment";
-            return Err(Unserved::Busy(message.to_owned(), 1));
+            return Err(Unserved::late(message));
         };
         match served {
             Ok(Served::Ran(ran)) => Ok(Ended::new(*ran, config, names, most_output)),
             // A program is run, and nothing else.
-            Ok(_) => Err(Unserved::Failed("the program was not run".to_owned())),
+            Ok(_) => Err(not_run()),
             Err(CallError::Forbidden { found, notes }) => {
                 let cause = format!(
                     "{CAUSE}refused: the operator of this server forbids something in the program, so it was not run:\n{found}"
@@ -248,15 +278,25 @@ pub(super) async fn run_for_server(
             let outcome = ran.outcome_mut();
             match outcome.status {
                 Status::Success => Ok(text(&std::mem::take(&mut outcome.stdout).into_bytes())),
-                status => Err(Unserved::Failed(format!(
-                    "the program that asks a language for its version failed: {}",
-                    status.as_str()
-                ))),
+                status => {
+                    let status = status.as_str();
+                    let message = format!(
+                        "the program that asks a language for its version failed: {status}"
+                    );
+                    // It is not the client's.
+                    Err(Unserved::Failed(message, CallOutcome::NotRun(Again::Later(1))))
+                }
             }
         }
-        Ok(_) => Err(Unserved::Failed("the program was not run".to_owned())),
+        Ok(_) => Err(not_run()),
         Err(error) => Err(unserved(error, NAMES)),
     }
+}
+
+/// The failure of a program that was not run, although nothing is known against it.
+fn not_run() -> Unserved {
+    let outcome = CallOutcome::NotRun(Again::Never);
+    Unserved::Failed("the program was not run".to_owned(), outcome)
 }
 
 /// Why a request was not read.
@@ -374,7 +414,11 @@ impl Ended {
             memory,
             files: std::mem::take(&mut outcome.files),
             notes,
-            served: HowServed { status, receipt: Some(Arc::new(ran.receipt)) },
+            served: HowServed {
+                status,
+                outcome: CallOutcome::Ran,
+                receipt: Some(Arc::new(ran.receipt)),
+            },
         }
     }
 
@@ -391,7 +435,11 @@ impl Ended {
             memory: None,
             files: Vec::new(),
             notes,
-            served: HowServed { status: "refused", receipt: None },
+            served: HowServed {
+                status: "refused",
+                outcome: CallOutcome::NotRun(Again::Never),
+                receipt: None,
+            },
         }
     }
 
@@ -412,7 +460,7 @@ pub(super) fn add_line(printed: &mut String, line: &str) {
 
 /// Why a call of an API was not served, in its words.
 pub(super) fn unserved(error: CallError, names: &ArgumentNames) -> Unserved {
-    let chain = names.advise(&error_chain(&error));
+    let (chain, outcome) = (names.advise(&error_chain(&error)), error.outcome());
     match error {
         CallError::Invalid(error) => Unserved::Invalid(InvalidArgument::new(
             names.field(&error.field),
@@ -427,10 +475,10 @@ pub(super) fn unserved(error: CallError, names: &ArgumentNames) -> Unserved {
         CallError::Packages(refusal) if refusal.is_of_arguments() => {
             Unserved::Invalid(InvalidArgument::new(names.code, chain))
         }
-        CallError::Sandbox(ExecuteError::Admission(busy))
-        | CallError::Session(SessionError::Admission(busy))
-        | CallError::NotOpened(OpenFailure::Open(ExecuteError::Admission(busy))) => {
-            Unserved::Busy(chain, seconds(&busy))
+        CallError::Sandbox(ExecuteError::Admission(_))
+        | CallError::Session(SessionError::Admission(_))
+        | CallError::NotOpened(OpenFailure::Open(ExecuteError::Admission(_))) => {
+            Unserved::Busy(chain, outcome.seconds().unwrap_or(1), outcome)
         }
         CallError::TooMuchAtOnce(_)
         | CallError::NoAudit(_)
@@ -444,19 +492,9 @@ pub(super) fn unserved(error: CallError, names: &ArgumentNames) -> Unserved {
                 | CheckoutError::ImageComing { .. }
                 | CheckoutError::Waited { .. },
             ),
-        ) => Unserved::Busy(chain, 1),
-        _ => Unserved::Failed(chain),
+        ) => Unserved::Busy(chain, 1, outcome),
+        _ => Unserved::Failed(chain, outcome),
     }
-}
-
-/// When a request that found no slot may find one.
-fn seconds(busy: &AdmissionError) -> u64 {
-    let (AdmissionError::QueueFull { served_in, .. }
-    | AdmissionError::WaitedTooLong { served_in, .. }) = busy
-    else {
-        return 1;
-    };
-    served_in.map_or(1, |time| time.as_secs_f64().ceil() as u64).max(1)
 }
 
 /// Tells the client when to try again.

@@ -110,7 +110,7 @@ impl CallError {
     pub(crate) fn of_agent(error: AgentError, session: &OpenSession) -> Self {
         match error {
             AgentError::Session(SessionError::Ended(reason)) => {
-                Self::SessionGone(Box::new(gone_of(session, Why::Ended(reason))))
+                Self::SessionEnded(Box::new(gone_of(session, Why::Ended(reason))))
             }
             AgentError::Session(error) => Self::Session(error),
             error => Self::Agent(error),

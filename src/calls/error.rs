@@ -6,7 +6,6 @@ use isolator_pool::pool::counts::Failure;
 use isolator_pool::pool::pools::ExecuteError;
 use isolator_pool::pool::session::SessionError;
 use isolator_pool::pool::session::agent::AgentError;
-use isolator_pool::run::RunError;
 
 use crate::duration;
 use crate::packages::Refusal;
@@ -64,8 +63,12 @@ pub(crate) enum CallError {
     /// A process or file of a session could not be used.
     #[error(transparent)]
     Agent(AgentError),
+    /// The session that the call names is gone.
     #[error("the session is gone: {}", .0.why)]
     SessionGone(Box<Gone>),
+    /// The session has ended during the call.
+    #[error("the session is gone: {}", .0.why)]
+    SessionEnded(Box<Gone>),
 }
 
 impl CallError {
@@ -81,7 +84,7 @@ impl CallError {
     pub(super) fn of_session(error: SessionError, session: &OpenSession) -> Self {
         match error {
             SessionError::Ended(reason) => {
-                Self::SessionGone(Box::new(gone_of(session, Why::Ended(reason))))
+                Self::SessionEnded(Box::new(gone_of(session, Why::Ended(reason))))
             }
             error => Self::Session(error),
         }
@@ -106,7 +109,7 @@ impl CallError {
         match self {
             Self::Invalid(_) => "invalid_arguments",
             Self::Forbidden { .. } => "refused",
-            Self::SessionGone(_) => "session_gone",
+            Self::SessionGone(_) | Self::SessionEnded(_) => "session_gone",
             Self::Sandbox(error) | Self::NotOpened(OpenFailure::Open(error)) => {
                 Failure::of(error).as_str()
             }
@@ -120,40 +123,6 @@ impl CallError {
             | Self::Journal(_)
             | Self::Agent(_)
             | Self::Session(_) => "error",
-        }
-    }
-
-    /// Whether it is certain that nothing of the program has run.
-    pub(crate) const fn is_before_run(&self) -> bool {
-        match self {
-            Self::Invalid(_)
-            | Self::TooMuchAtOnce(_)
-            | Self::NoAudit(_)
-            | Self::CheckBusy(_)
-            | Self::Forbidden { .. }
-            | Self::Packages(_)
-            | Self::PackagesComing { .. }
-            | Self::Journal(_) => true,
-            Self::Sandbox(error) => match error {
-                ExecuteError::NoSuchPool(_)
-                | ExecuteError::Admission(_)
-                | ExecuteError::Checkout(_) => true,
-                ExecuteError::Run(error) => matches!(
-                    error,
-                    RunError::WorkspaceFull(_)
-                        | RunError::NotLimited(_)
-                        | RunError::NotForked(_)
-                        | RunError::Packages(_)
-                        | RunError::NotBound(_)
-                        | RunError::TooLarge(_)
-                ),
-                ExecuteError::Session(_) | ExecuteError::Aborted => false,
-            },
-            Self::NoVerdict(_)
-            | Self::NotOpened(_)
-            | Self::Session(_)
-            | Self::Agent(_)
-            | Self::SessionGone(_) => false,
         }
     }
 
@@ -177,21 +146,4 @@ pub(super) fn failure_of(busy: &NoTurn) -> Failure {
 fn progress(waited: &Duration, step: Option<&str>) -> String {
     let step = step.map(|step| format!(" ({step})")).unwrap_or_default();
     format!("{}{step}", duration::shown(*waited))
-}
-
-#[cfg(test)]
-mod tests {
-    use isolator_pool::pool::admission::AdmissionError;
-
-    use super::*;
-
-    #[test]
-    fn only_an_error_before_the_run_says_that_nothing_has_run() {
-        let sandbox = |error| CallError::Sandbox(error).is_before_run();
-        assert!(sandbox(ExecuteError::Admission(AdmissionError::Closed)));
-        assert!(!sandbox(ExecuteError::Aborted));
-        assert!(CallError::from(InvalidArgument::new("stdin", "is too long")).is_before_run());
-        let coming = CallError::PackagesComing { waited: Duration::ZERO, step: None };
-        assert!(coming.is_before_run());
-    }
 }

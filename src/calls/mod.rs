@@ -19,6 +19,7 @@ pub(crate) mod command;
 mod contexts;
 mod error;
 mod job;
+mod outcome;
 mod packages;
 mod replay;
 mod serve;
@@ -47,6 +48,7 @@ use crate::traces::Traces;
 pub(crate) use agent::SentFile;
 pub(crate) use error::CallError;
 pub(crate) use job::Job;
+pub(crate) use outcome::{Again, CallOutcome};
 pub(crate) use served::Served;
 pub(crate) use tool::ToolName;
 

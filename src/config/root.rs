@@ -22,6 +22,7 @@ use super::language::{
     self, CPUS, Language, LanguageSettings, MAX_MEMORY_MB, MAX_PIDS, MEMORY, MIN_MEMORY_MB,
     MIN_PIDS, PIDS,
 };
+use super::node::NodeConfig;
 use super::operators::{AdminConfig, AuditConfig, LogConfig};
 use super::packages::PackagesConfig;
 use super::pool::PoolsConfig;
@@ -87,6 +88,8 @@ section! {
         pub packages: PackagesConfig = PackagesConfig::default(),
         /// How clients reach `serve --http`.
         pub http: HttpConfig = HttpConfig::default(),
+        /// This server among several that have the same clients.
+        pub node: NodeConfig = NodeConfig::default(),
         /// APIs of other systems, on the port of `serve --http`.
         pub apis: ApisConfig = ApisConfig::default(),
         /// The listener for operators.
@@ -221,6 +224,7 @@ impl Config {
         self.requests.check(have_batches, check);
         self.sessions.check(check);
         self.http.check(have_batches, check);
+        self.node.check(check);
         self.apis.check(&self.languages, check);
         self.admin.check(check);
         self.audit.check(check);

@@ -92,6 +92,8 @@ impl Shape {
             }
             "boolean" => Self::Boolean,
             _ if part["format"] == "listen-address" => Self::Address,
+            // Its section checks it.
+            _ if part["format"] == "node-name" => Self::Text,
             _ if part["pattern"].is_string() => {
                 Self::Duration { can_be_zero: part["not"].is_null() }
             }

@@ -116,12 +116,14 @@ impl Answers {
         options: Option<Value>,
     ) -> Result<Arc<Answer>, NoSuchTool> {
         if let Some(why) = self.audit.refusal() {
+            let outcome = CallError::NoAudit(why).outcome();
             return Ok(Arc::new(match options {
                 Some(_) => {
                     let message = why.to_string();
-                    Answer::command_failed(CommandError::Failed { message, has_not_run: true })
+                    let failed = CommandError::Failed { message, has_not_run: true };
+                    Answer::command_failed(failed, outcome)
                 }
-                None => Answer::failure(why, "error"),
+                None => Answer::failure(why, "error").with_outcome(outcome),
             }));
         }
         let mut note = self.audit.begin(&call.client, name);
@@ -185,7 +187,8 @@ impl Answers {
             Err(error) => {
                 note.answered(error.status());
                 error.log();
-                Answer::command_failed(error.into())
+                let outcome = error.outcome();
+                Answer::command_failed(error.into(), outcome)
             }
         })
     }

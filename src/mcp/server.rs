@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::calls::command::COMMAND;
-use crate::calls::{Call, Clients, Serving, Setup, ToolName};
+use crate::calls::{Again, Call, CallOutcome, Clients, Serving, Setup, ToolName};
 use crate::current::Current;
 use crate::mcp::answers::{Answers, NoSuchTool};
 use crate::mcp::icon::icons;
@@ -38,6 +38,7 @@ use crate::request::understand;
 use crate::request::understand::given::{Given, Object};
 use crate::result::kept::{self, ReadError};
 use crate::traces::Origin;
+use crate::web::OutcomeSlot;
 
 /// The key of a request's `_meta` that says `false` if its caller waits until the program has ended.
 const DETACH: &str = "isolator/detach";
@@ -413,6 +414,9 @@ impl ServerHandler for Server {
             let now = self.now.get();
             now.setup.audit.begin(&client, NO_TOOL).answered("invalid_arguments");
             self.operations.begin_call(NO_TOOL).end(OperationEnd::InvalidParams);
+            if let Some(slot) = extension::<OutcomeSlot>(&context) {
+                slot.set(CallOutcome::NotRun(Again::Never));
+            }
             let message = "params: a name (text) and arguments (an object) are required";
             let data = json!({ "field": "params", "message": message });
             return Err(ErrorData::invalid_params(message, Some(data)));
@@ -480,10 +484,17 @@ impl ServerHandler for Server {
             never = progress_sent => match never {},
         };
         operation.end(end);
+        // It only fetches what another call has run.
+        let is_fetched = request.name == ToolName::GetResult.as_str();
+        if let Some(slot) = extension::<OutcomeSlot>(&context).filter(|_| !is_fetched) {
+            slot.set(match (&answer, end) {
+                (Ok(answer), _) => answer.outcome,
+                (Err(_), OperationEnd::Cancelled) => CallOutcome::Unknown,
+                (Err(_), _) => CallOutcome::NotRun(Again::Never),
+            });
+        }
         if let Some(trace) = trace {
             let answer = answer.as_ref().ok();
-            // The result that get_result returns was served in another call.
-            let is_fetched = request.name == ToolName::GetResult.as_str();
             let receipt = answer.and_then(|answer| answer.receipt.as_ref());
             let error = Some(end.error_type()).filter(|error| !error.is_empty());
             trace.end(error, answer.map(|answer| answer.status), receipt.filter(|_| !is_fetched));

@@ -4,6 +4,8 @@ use axum::http::header::{HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 
+use crate::calls::{Again, CallOutcome};
+
 /// Why a request is refused before anything is done for it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Refused {
@@ -62,6 +64,11 @@ impl Refused {
     /// Whether the same request may be served a moment later.
     pub(crate) const fn is_busy(&self) -> bool {
         matches!(self, Self::TooMuchInMemory | Self::ShuttingDown)
+    }
+
+    /// The outcome of a request that is refused with it.
+    pub(crate) const fn outcome(&self) -> CallOutcome {
+        CallOutcome::NotRun(if self.is_busy() { Again::Later(1) } else { Again::Never })
     }
 
     /// Adds the headers that belong to it: a challenge (RFC 6750: without a token it has no error code), or when to try again.

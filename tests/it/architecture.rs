@@ -62,6 +62,7 @@ const FOLDERS: [(&str, &[&str]); 2] = [
             "current",
             "duration",
             "reread",
+            "node",
             "hex",
             "log",
             "pattern",

@@ -124,8 +124,12 @@ impl Session<'_> {
     pub(super) fn close_context(&mut self, close: CloseContext) -> io::Result<bool> {
         let was_open = if close.context == self.contexts.current {
             self.end_kernel()
+        } else if let Some(kernels) = self.contexts.waiting.remove(&close.context) {
+            // Processes that its cells have left go on to print.
+            self.background.add(kernels.end());
+            true
         } else {
-            self.contexts.waiting.remove(&close.context).map(Kernels::end).is_some()
+            false
         };
         super::reap();
         self.to_server.send(Kind::ContextClosed, &ContextClosed { was_open })?;

@@ -41,7 +41,7 @@ use crate::preload::{Preloads, StartedKernel};
 use crate::process::OomScore;
 use crate::request::{NotRun, receive_input};
 use crate::unpack::TarFrames;
-use crate::{cgroup, changes, processes, usage};
+use crate::{cgroup, changes, measure, processes, usage};
 
 /// How often the runner reaps processes of earlier cells, while no cell runs and the sandbox is not frozen.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -165,6 +165,10 @@ impl Session<'_> {
                     self.agent(kind, &payload)?;
                     continue;
                 }
+                Kind::Measure => {
+                    self.measure()?;
+                    continue;
+                }
                 kind => return Err(WireError::Unexpected(kind).into()),
             };
             if !is_alive {
@@ -232,6 +236,11 @@ impl Session<'_> {
             Kind::EndAgent => agents.kill(payload),
             _ => agents.take(payload, workdir, packages.as_ref(), to_server),
         }
+    }
+
+    /// Says how much of its limits the sandbox uses.
+    fn measure(&mut self) -> io::Result<()> {
+        self.to_server.send(Kind::Measured, &measure::usage(&self.workdir))
     }
 
     fn rewind(&mut self, Rewind { cells }: Rewind) -> io::Result<bool> {

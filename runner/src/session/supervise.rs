@@ -246,6 +246,7 @@ impl Session<'_> {
                 Some((kind @ (Kind::Agent | Kind::EndAgent), payload)) => {
                     self.agent(kind, &payload)?;
                 }
+                Some((Kind::Measure, _)) => self.measure()?,
                 Some((kind, _)) => return Err(WireError::Unexpected(kind).into()),
                 None => return Err(io::ErrorKind::UnexpectedEof.into()),
             }

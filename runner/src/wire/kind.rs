@@ -40,6 +40,8 @@ pub enum Kind {
     OpenContext = 15,
     /// Server to runner: a [`CloseContext`].
     CloseContext = 16,
+    /// Server to runner: say how much of its limits the sandbox uses.
+    Measure = 17,
     /// Runner to server: a [`Ready`].
     Ready = 64,
     /// Runner to server: bytes that the program wrote to its standard output.
@@ -84,6 +86,8 @@ pub enum Kind {
     AgentEnded = 84,
     /// Runner to server: a [`ContextClosed`].
     ContextClosed = 85,
+    /// Runner to server: a [`Usage`].
+    Measured = 86,
 }
 
 impl TryFrom<u8> for Kind {
@@ -107,6 +111,7 @@ impl TryFrom<u8> for Kind {
             14 => Self::EndAgent,
             15 => Self::OpenContext,
             16 => Self::CloseContext,
+            17 => Self::Measure,
             64 => Self::Ready,
             65 => Self::Stdout,
             66 => Self::Stderr,
@@ -129,6 +134,7 @@ impl TryFrom<u8> for Kind {
             83 => Self::AgentSaid,
             84 => Self::AgentEnded,
             85 => Self::ContextClosed,
+            86 => Self::Measured,
             other => return Err(WireError::UnknownKind(other)),
         })
     }

@@ -21,6 +21,8 @@
 //!   Content … ReadEnded      ──────▶
 //!                            ◀──────  Agent | EndAgent, at any time between messages, also while a cell runs
 //!   AgentSaid | AgentEnded   ──────▶             the same
+//!                            ◀──────  Measure, at any time as well
+//!   Measured                 ──────▶             the same
 //!                            ◀──────  OpenContext
 //!   Opened | Failed          ──────▶
 //!                            ◀──────  CloseContext
@@ -33,6 +35,7 @@
 //! at a time, in whichever context.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -357,4 +360,19 @@ pub enum ReadError {
     NoSuchFile,
     /// The error with this number of the system.
     System(i32),
+}
+
+/// How much of its limits a sandbox uses.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    /// CPU time of all of its processes since it was made.
+    pub cpu: Duration,
+    /// Bytes that count towards its limit of memory, if the runner can tell.
+    pub memory: Option<u64>,
+    /// Of these, bytes of files that the kernel can drop at any time.
+    pub cache: u64,
+    /// Bytes that files take in the file systems that programs can write to.
+    pub disk: u64,
+    /// Size of these file systems, in bytes.
+    pub disk_size: u64,
 }

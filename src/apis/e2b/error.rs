@@ -13,9 +13,9 @@ use isolator_pool::pool::session::SessionError;
 use isolator_pool::pool::session::agent::AgentError;
 use serde_json::json;
 
-use crate::calls::CallError;
+use crate::calls::{Again, CallError, CallOutcome};
 use crate::sessions::OpenFailure;
-use crate::web::Refused;
+use crate::web::{Refused, set_outcome};
 
 /// Tells clients whether to send the same request again. Without it they repeat what a server answers with 429, 502, 503 or 504.
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("should-retry");
@@ -26,6 +26,7 @@ const SHOULD_RETRY: HeaderName = HeaderName::from_static("should-retry");
 pub(crate) struct E2bError {
     kind: ErrorKind,
     message: Cow<'static, str>,
+    outcome: CallOutcome,
     #[source]
     source: Option<Box<dyn Error + Send + Sync>>,
 }
@@ -100,6 +101,16 @@ impl ErrorKind {
         }
     }
 
+    /// The outcome of a request that failed with it, if nothing else says more.
+    const fn outcome(self) -> CallOutcome {
+        match self {
+            Self::Busy => CallOutcome::NotRun(Again::Later(1)),
+            Self::Exhausted => CallOutcome::NotRun(Again::AfterOwn(1)),
+            Self::Internal | Self::TimedOut => CallOutcome::Unknown,
+            _ => CallOutcome::NotRun(Again::Never),
+        }
+    }
+
     /// Whether the same request can succeed a moment later.
     const fn is_retried(self) -> bool {
         matches!(self, Self::Busy | Self::Exhausted)
@@ -109,7 +120,7 @@ impl ErrorKind {
 impl E2bError {
     /// An error of this kind with a message for the client.
     pub(crate) fn new(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
-        Self { kind, message: message.into(), source: None }
+        Self { kind, message: message.into(), outcome: kind.outcome(), source: None }
     }
 
     /// A field, path or parameter that can't be used.
@@ -120,6 +131,16 @@ impl E2bError {
     /// Something that this server does not have, with the reason.
     pub(crate) fn not_offered(message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(ErrorKind::NotOffered, message)
+    }
+
+    /// The same error of a request with this outcome.
+    pub(crate) fn with_outcome(self, outcome: CallOutcome) -> Self {
+        Self { outcome, ..self }
+    }
+
+    /// Whether the request has run.
+    pub(crate) const fn outcome(&self) -> CallOutcome {
+        self.outcome
     }
 
     /// The same error with its cause.
@@ -161,7 +182,8 @@ impl E2bError {
             StatusCode::REQUEST_TIMEOUT => ErrorKind::TimedOut,
             _ => ErrorKind::Invalid,
         };
-        Self::new(kind, refused.to_string()).caused_by(refused)
+        let outcome = refused.outcome();
+        Self::new(kind, refused.to_string()).with_outcome(outcome).caused_by(refused)
     }
 
     /// The error of a call that has no result.
@@ -169,7 +191,7 @@ impl E2bError {
         let kind = match &error {
             CallError::Invalid(_) | CallError::Packages(_) => ErrorKind::Invalid,
             CallError::Forbidden { .. } => ErrorKind::Denied,
-            CallError::SessionGone(_) => ErrorKind::SandboxGone,
+            CallError::SessionGone(_) | CallError::SessionEnded(_) => ErrorKind::SandboxGone,
             CallError::NotOpened(OpenFailure::AllInUse(_)) | CallError::TooMuchAtOnce(_) => {
                 ErrorKind::Exhausted
             }
@@ -184,11 +206,14 @@ impl E2bError {
             CallError::Agent(error) => kind_of_agent(error),
             CallError::NoVerdict(_) | CallError::NotOpened(_) => ErrorKind::Internal,
         };
+        let outcome = error.outcome();
         let message = match &error {
-            CallError::SessionGone(gone) => format!("The sandbox was not found: {}", gone.why),
+            CallError::SessionGone(gone) | CallError::SessionEnded(gone) => {
+                format!("The sandbox was not found: {}", gone.why)
+            }
             error => error.to_string(),
         };
-        Self::new(kind, message).caused_by(error)
+        Self::new(kind, message).with_outcome(outcome).caused_by(error)
     }
 
     /// The error of a session that has no answer.
@@ -230,6 +255,7 @@ impl E2bError {
         if is_retried {
             headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
         }
+        set_outcome(&mut response, self.outcome);
         response
     }
 }

@@ -174,6 +174,7 @@ impl Sandboxes {
             traffic_token: Secret::new()?,
             sessions: Arc::clone(&self.sessions),
         });
+        session.session.sample_usage();
         let mut records = lock(&self.records);
         records.retain(|id, _| self.sessions.is_open(id));
         // Two that connect at the same time get the same secrets.

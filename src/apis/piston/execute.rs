@@ -119,7 +119,7 @@ async fn run(
     let runtime = tokio::select! {
         found = tokio::time::timeout(FIND_WAITS, found) => found.unwrap_or_else(|_| {
             let message = "the version of the language was not found out in time: try again in a moment";
-            Err(Unserved::Busy(message.to_owned(), 1))
+            Err(Unserved::busy(message))
         })?,
         () = sender.gone() => return Err(Unserved::Gone),
     };

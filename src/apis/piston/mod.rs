@@ -14,7 +14,7 @@ use super::programs::{ProgramsApi, Unread, Unserved, gone, retry_after};
 use super::{Apis, Protocol};
 use crate::request::arguments::InvalidArgument;
 use crate::result::context::ArgumentNames;
-use crate::web::Refused;
+use crate::web::{Refused, set_outcome};
 
 const API: ProgramsApi =
     ProgramsApi { names: &NAMES, settings: |config| config.apis.piston.as_ref() };
@@ -58,24 +58,27 @@ pub(super) fn nothing_here(path: &str) -> Response {
 
 /// The answer to a request that has no result.
 fn failed(error: Unserved) -> Response {
-    match error {
+    let outcome = error.outcome();
+    let mut response = match error {
         Unserved::Invalid(error) => invalid(&error),
-        Unserved::Busy(message, seconds) => {
+        Unserved::Busy(message, seconds, _) => {
             retry_after(Protocol::Piston.error(StatusCode::GATEWAY_TIMEOUT, &message), seconds)
         }
-        Unserved::Failed(message) => {
+        Unserved::Failed(message, _) => {
             Protocol::Piston.error(StatusCode::INTERNAL_SERVER_ERROR, &message)
         }
         Unserved::Gone => gone(Protocol::Piston),
-    }
+    };
+    set_outcome(&mut response, outcome);
+    response
 }
 
 /// The answer to a request that was not read.
 fn unread(error: Unread) -> Response {
     match error {
-        Unread::Invalid(error) => invalid(&error),
+        Unread::Invalid(error) => failed(error.into()),
         Unread::Refused(refused @ (Refused::ShuttingDown | Refused::TooMuchInMemory)) => {
-            failed(Unserved::Busy(refused.to_string(), 1))
+            failed(Unserved::busy(refused.to_string()))
         }
         Unread::Refused(refused) => Protocol::Piston.refusal(&refused),
     }

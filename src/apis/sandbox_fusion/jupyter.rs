@@ -26,7 +26,7 @@ use crate::apis::operation::{HowServed, Operation};
 use crate::apis::programs::{CAUSE, MARGIN, Received, Unserved, add_line, unserved};
 use crate::apis::{Apis, answer};
 use crate::calls::served::{Opened, Ran, RunEnd};
-use crate::calls::{CallError, Job, Served, Serving};
+use crate::calls::{CallError, CallOutcome, Job, Served, Serving};
 use crate::config::{Config, Language};
 use crate::duration;
 use crate::request::arguments::{Arguments, InvalidArgument, OpenSession};
@@ -191,7 +191,7 @@ async fn run(
     tokio::select! {
         ran = tokio::time::timeout(longest, cells) => ran.unwrap_or_else(|_| {
             let message = "no sandbox has run the cells in time: try again in a moment";
-            Err(Unserved::Busy(message.to_owned(), 1))
+            Err(Unserved::late(message))
         }),
         () = sender.gone() => Err(Unserved::Gone),
     }
@@ -241,11 +241,15 @@ async fn open(
     match served.await {
         Ok(Served::Opened(opened)) => {
             let Opened { session, receipt, .. } = *opened;
-            let served = HowServed { status: "success", receipt: Some(Arc::new(receipt)) };
+            let served = HowServed {
+                status: "success",
+                outcome: CallOutcome::Ran,
+                receipt: Some(Arc::new(receipt)),
+            };
             Ok((Temporary { sessions: serving.calls.sessions(), session }, served))
         }
         // A session is opened, and nothing else.
-        Ok(_) => Err(Unserved::Failed("no session was opened".to_owned())),
+        Ok(_) => Err(Unserved::busy("no session was opened")),
         Err(error) => Err(unserved(error, &NAMES)),
     }
 }
@@ -273,7 +277,9 @@ async fn run_cells(
             Some(cell) if cell <= left => cell,
             _ => left.min(config.limits.max_timeout),
         };
-        let (cell, end) = run_cell(serving, sender, code, timeout, room, session).await?;
+        let ran = run_cell(serving, sender, code, timeout, room, session).await;
+        let (cell, end) =
+            ran.map_err(|error| if cells.is_empty() { error } else { error.after_a_part() })?;
         room.printed = room.printed.saturating_sub((cell.stdout.len() + cell.stderr.len()) as u64);
         room.shown = room.shown.saturating_sub(cell.shown);
         cells.push(cell);
@@ -345,7 +351,7 @@ async fn run_cell(
     });
     match served.await {
         Ok(Served::Ran(ran)) => Ok(ended(*ran, &serving.setup.config, room.printed)),
-        Ok(_) => Err(Unserved::Failed("the cell was not run".to_owned())),
+        Ok(_) => Err(Unserved::busy("the cell was not run")),
         Err(CallError::Forbidden { found, .. }) => {
             let evalue = format!(
                 "the operator of this server forbids something in the cell, so it was not run:\n{found}"
@@ -357,7 +363,7 @@ async fn run_cell(
             };
             Ok((CellResult { error: vec![error], ..CellResult::default() }, None))
         }
-        Err(CallError::SessionGone(gone)) => {
+        Err(CallError::SessionGone(gone) | CallError::SessionEnded(gone)) => {
             let stderr = format!("{CAUSE}{}\n", gone.why);
             Ok((CellResult { stderr, ..CellResult::default() }, Some(Stopped::Died(KILLED))))
         }

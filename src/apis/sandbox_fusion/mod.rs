@@ -25,7 +25,7 @@ use super::{Apis, Protocol, answer};
 use crate::request::arguments::{AdditionalFile, Encoding, InvalidArgument};
 use crate::request::wanted_files::MAX_GLOBS;
 use crate::result::context::ArgumentNames;
-use crate::web::Refused;
+use crate::web::{Refused, set_outcome};
 
 const API: ProgramsApi =
     ProgramsApi { names: &NAMES, settings: |config| config.apis.sandbox_fusion.as_ref() };
@@ -172,13 +172,14 @@ fn normalized<'p>(name: &'p str, workdir: &str) -> &'p str {
 
 /// The answer to a request that has no result. A client tries again only after 504.
 fn failed(error: Unserved, files: &[String]) -> Response {
-    match error {
+    let outcome = error.outcome();
+    let mut response = match error {
         Unserved::Invalid(error) => invalid(&error, files),
-        Unserved::Busy(message, seconds) => retry_after(
+        Unserved::Busy(message, seconds, _) => retry_after(
             Protocol::SandboxFusion.error(StatusCode::GATEWAY_TIMEOUT, &message),
             seconds,
         ),
-        Unserved::Failed(message) => answer(
+        Unserved::Failed(message, _) => answer(
             StatusCode::OK,
             &json!({
                 "status": RunStatus::SandboxError, "message": message, "compile_result": null, "run_result": null,
@@ -186,15 +187,17 @@ fn failed(error: Unserved, files: &[String]) -> Response {
             }),
         ),
         Unserved::Gone => gone(Protocol::SandboxFusion),
-    }
+    };
+    set_outcome(&mut response, outcome);
+    response
 }
 
 /// The answer to a request that was not read.
 fn unread(error: Unread) -> Response {
     match error {
-        Unread::Invalid(error) => invalid(&error, &[]),
+        Unread::Invalid(error) => failed(error.into(), &[]),
         Unread::Refused(refused @ (Refused::ShuttingDown | Refused::TooMuchInMemory)) => {
-            failed(Unserved::Busy(refused.to_string(), 1), &[])
+            failed(Unserved::busy(refused.to_string()), &[])
         }
         Unread::Refused(refused) => Protocol::SandboxFusion.refusal(&refused),
     }

@@ -296,7 +296,7 @@ impl From<InvalidArgument> for CommandError {
 
 impl From<CallError> for CommandError {
     fn from(error: CallError) -> Self {
-        let has_not_run = error.is_before_run();
+        let has_not_run = error.outcome().is_not_run();
         match error {
             CallError::Invalid(error) => error.into(),
             CallError::Forbidden { found, .. } => Self::Refused { found: found.to_string() },

@@ -20,7 +20,7 @@ pub(crate) use self::answer::{
 };
 pub(crate) use self::call::{COMMAND, CellOptions, CommandCall, OpenOptions, RunOptions};
 use super::served::{Opened, Ran, Served};
-use super::{Call, CallError, Calls, Job};
+use super::{Call, CallError, CallOutcome, Calls, Job};
 use crate::audit::Note;
 use crate::config::Config;
 use crate::request::arguments::{Arguments, InvalidArgument, OneSession, OpenSession};
@@ -42,13 +42,15 @@ pub(crate) struct CommandServed {
     pub answer: CommandAnswer,
     /// Its status.
     pub status: &'static str,
+    /// Whether the call has run.
+    pub outcome: CallOutcome,
     /// How its program was served, if one ran.
     pub receipt: Option<ReceiptReport>,
 }
 
 impl From<CommandAnswer> for CommandServed {
     fn from(answer: CommandAnswer) -> Self {
-        Self { answer, status: "success", receipt: None }
+        Self { answer, status: "success", outcome: CallOutcome::Ran, receipt: None }
     }
 }
 
@@ -82,10 +84,13 @@ impl Calls {
         let mut share = self.in_flight.share(&call.client);
         self.admit(&mut share, command.weight())?;
         match self.command(command, call, note).await {
-            Err(CallError::SessionGone(gone)) => {
-                let answer = CommandAnswer::gone(&gone);
-                Ok(CommandServed { answer, status: "session_gone", receipt: None })
-            }
+            Err(error) => match (error.outcome(), error) {
+                (outcome, CallError::SessionGone(gone) | CallError::SessionEnded(gone)) => {
+                    let (answer, status) = (CommandAnswer::gone(&gone), "session_gone");
+                    Ok(CommandServed { answer, status, outcome, receipt: None })
+                }
+                (_, error) => Err(error),
+            },
             served => served,
         }
     }
@@ -207,7 +212,7 @@ impl Calls {
         let interpreter = session.session.opened().interpreter.clone();
         let opened = OpenedSession { session: session.id.clone(), interpreter, notes, limits };
         let answer = CommandAnswer::Opened(Box::new(opened));
-        Ok(CommandServed { answer, status: "success", receipt: Some(receipt) })
+        Ok(CommandServed { receipt: Some(receipt), ..CommandServed::from(answer) })
     }
 
     /// Resolves a cell. Without code, it only writes files.
@@ -305,7 +310,7 @@ impl Calls {
 
 fn served(answer: CommandAnswer, ran: Ran) -> CommandServed {
     let status = ran.outcome().status.as_str();
-    CommandServed { answer, status, receipt: Some(ran.receipt) }
+    CommandServed { status, receipt: Some(ran.receipt), ..answer.into() }
 }
 
 /// The files that a sandbox sends: all or none. It lists them in either case.

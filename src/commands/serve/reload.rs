@@ -214,6 +214,8 @@ fn keep_what_needs_a_restart(old: &Config, new: &mut Config) -> Vec<String> {
         "http.keepAlive" => http.keep_alive,
         "limits.maxFiles" => limits.max_files,
         "sessions.journals" => sessions.journals,
+        // Handles that clients have would lead to another node.
+        "node.name" => node,
     }
     kept
 }

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use crate::calls::command::{COMMAND, CommandAnswer, CommandError, CommandServed};
 use crate::calls::served::{Ran, RunEnd};
-use crate::calls::{CallError, Calls, Served, ToolName};
+use crate::calls::{CallError, CallOutcome, Calls, Served, ToolName};
 use crate::mcp::tools::Tested;
 use crate::request::arguments::InvalidArgument;
 use crate::result::kept::Results;
@@ -30,6 +30,9 @@ use crate::sessions::OpenFailure;
 /// The place of the receipt in an answer's `_meta`. Models don't read it there.
 const RECEIPT: &str = "isolator/receipt";
 
+/// The place of the outcome, if the call did not run or that is unknown.
+const OUTCOME: &str = "isolator/outcome";
+
 /// The answer to a call, with what metrics and traces need of it.
 #[derive(Debug, Clone)]
 pub(crate) struct Answer {
@@ -39,6 +42,8 @@ pub(crate) struct Answer {
     pub is_failure: bool,
     /// The status of the call.
     pub status: &'static str,
+    /// Whether the call has run.
+    pub outcome: CallOutcome,
     /// How its program was served, if one ran.
     pub receipt: Option<ReceiptReport>,
     /// Bytes of the answer.
@@ -57,11 +62,12 @@ impl Renderer<'_> {
     /// The answer to a call.
     pub(super) async fn answer(&self, tool: ToolName, served: Result<Served, CallError>) -> Answer {
         let status = served.as_ref().map_or_else(CallError::status, Served::status);
+        let outcome = CallOutcome::of(&served);
         let answer = match served {
             Ok(served) => self.served(tool, served).await,
             Err(error) => self.failed(tool, error),
         };
-        Answer { status, ..answer }
+        Answer { status, ..answer }.with_outcome(outcome)
     }
 
     async fn served(&self, tool: ToolName, served: Served) -> Answer {
@@ -95,7 +101,9 @@ impl Renderer<'_> {
         let text = match &error {
             CallError::Invalid(error) => return invalid(tool, error),
             CallError::Forbidden { .. } => return forbidden(tool, error),
-            CallError::SessionGone(gone) => return session::gone(gone),
+            CallError::SessionGone(gone) | CallError::SessionEnded(gone) => {
+                return session::gone(gone);
+            }
             CallError::NoAudit(why) => (*why).to_owned(),
             CallError::TooMuchAtOnce(_) => {
                 format!("Sandbox error: {error}\n\nThe program did not run. Try again in a moment.")
@@ -246,19 +254,19 @@ impl Answer {
 
     /// The answer to a command.
     pub(super) fn command(served: CommandServed) -> Self {
-        let CommandServed { answer, status, receipt } = served;
+        let CommandServed { answer, status, receipt, outcome } = served;
         let weight = answer.weight();
         let result: Result<CommandAnswer, CommandError> = Ok(answer);
         let is_failure = result.as_ref().is_ok_and(CommandAnswer::is_failure);
         let content = vec![ContentBlock::text("The result is in _meta.")];
         let answer = Self::new(content, is_failure, status).with_result(&result);
-        Self { weight, receipt, ..answer }
+        Self { weight, receipt, ..answer }.with_outcome(outcome)
     }
 
     /// The answer to a command that was not served.
-    pub(super) fn command_failed(error: CommandError) -> Self {
+    pub(super) fn command_failed(error: CommandError, outcome: CallOutcome) -> Self {
         let (text, status) = (error.to_string(), error.status());
-        Self::failure(text, status).with_result(&Err(error))
+        Self::failure(text, status).with_result(&Err(error)).with_outcome(outcome)
     }
 
     fn with_result(mut self, result: &Result<CommandAnswer, CommandError>) -> Self {
@@ -288,7 +296,17 @@ impl Answer {
             true => CallToolResult::error(content),
             false => CallToolResult::success(content),
         };
-        Self { result, is_failure, status, receipt: None, weight: 0 }
+        let outcome = CallOutcome::Ran;
+        Self { result, is_failure, status, outcome, receipt: None, weight: 0 }
+    }
+
+    /// Says whether the call has run. Clients without headers read it in `_meta`.
+    pub(super) fn with_outcome(mut self, outcome: CallOutcome) -> Self {
+        if outcome != CallOutcome::Ran {
+            let meta = self.result.meta.get_or_insert_default();
+            meta.insert(OUTCOME.to_owned(), outcome.as_str().into());
+        }
+        Self { outcome, ..self }
     }
 
     fn with_data(mut self, data: Value) -> Self {

@@ -30,6 +30,7 @@ use crate::address::ListenAddress;
 use crate::config::Config;
 use crate::current::Current;
 use crate::metrics::{Format, Metrics};
+use crate::node::Node;
 use crate::web::{LOCAL_HOSTS, Refused, Tokens, client_of};
 
 /// Connections at the same time: more than operators have, and few compared to those of clients.
@@ -55,6 +56,7 @@ pub(crate) struct Admin {
     address: SocketAddr,
     certificate: Option<Certificate>,
     operators: Operators,
+    node: Node,
 }
 
 /// The operators that are answered; cheap to clone. They change with the configuration.
@@ -127,7 +129,8 @@ impl Admin {
         let address = listener.local_addr()?;
         let guard = Current::new(Guard::new(config, address.ip())?);
         let operators = Operators { bound: address.ip(), guard };
-        Ok(Self { listener, address, certificate, operators })
+        let node = config.node.node().clone();
+        Ok(Self { listener, address, certificate, operators, node })
     }
 
     /// The operators that are answered.
@@ -137,7 +140,7 @@ impl Admin {
 
     /// Begins to serve.
     pub(crate) fn start(self, metrics: Metrics, health: Health, reload: Reload) -> Serving {
-        let Self { listener, address, certificate, operators } = self;
+        let Self { listener, address, certificate, operators, node } = self;
         let scheme = if certificate.is_some() { "https" } else { "http" };
         tracing::info!(admin = format!("{scheme}://{address}"), "listening for operators");
         let tasks = TaskTracker::new();
@@ -160,7 +163,9 @@ impl Admin {
         };
         let end = CancellationToken::new();
         let (stop, cut) = (end.clone(), end.clone());
-        tasks.spawn(connections::serve(listener, certificate, router, limits, stop, cut));
+        tasks.spawn(async move {
+            connections::serve(listener, certificate, router, limits, &node, stop, cut).await;
+        });
         Serving { _end: end.drop_guard(), _watching: watching, _tasks: tasks }
     }
 }

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
+use axum::http::{HeaderName, HeaderValue};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -28,6 +29,7 @@ use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 
 use super::certificate::Certificate;
+use crate::node::Node;
 use crate::web::{AnswerBody, Patient, Peer, Received, Side};
 
 /// For a TLS handshake.
@@ -35,6 +37,9 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Bytes of a request's line and headers; more is answered with 431.
 pub(super) const MAX_HEADERS: usize = 64 * 1024;
+
+/// The header of answers that names the node.
+pub(super) const NODE: HeaderName = HeaderName::from_static("isolator-node");
 
 /// After accepting failed, most likely because there are no file descriptors.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
@@ -117,12 +122,15 @@ pub(super) async fn serve(
     certificate: Option<Certificate>,
     router: Router,
     limits: Limits,
+    node: &Node,
     stop: CancellationToken,
     end: CancellationToken,
 ) {
     let slots = Arc::new(Semaphore::new(limits.all));
-    let connections =
-        Connections { router, certificate, limits, graceful: GracefulShutdown::new() };
+    // Every name is a value of a header.
+    let node = node.name().and_then(|name| HeaderValue::from_str(name.as_str()).ok());
+    let graceful = GracefulShutdown::new();
+    let connections = Connections { router, certificate, limits, node, graceful };
     let places = Places::default();
     let tasks = TaskTracker::new();
     let (mut failures, mut refusals) = (Rarely::default(), Rarely::default());
@@ -192,6 +200,8 @@ struct Connections {
     router: Router,
     certificate: Option<Certificate>,
     limits: Limits,
+    /// The name of this node, which is in all answers.
+    node: Option<HeaderValue>,
     graceful: GracefulShutdown,
 }
 
@@ -199,8 +209,10 @@ impl Connections {
     /// Tells a client why it is not served, unless that would need a handshake first.
     fn refuse(&self, stream: &TcpStream, why: &str) {
         if self.certificate.is_none() {
+            let node = self.node.as_ref().and_then(|node| node.to_str().ok());
+            let node = node.map(|node| format!("{NODE}: {node}\r\n")).unwrap_or_default();
             let answer = format!(
-                "HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nconnection: close\r\n\
+                "HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nconnection: close\r\n{node}\
                  content-length: {}\r\n\r\n{why}\n",
                 why.len() + 1
             );
@@ -211,7 +223,7 @@ impl Connections {
 
     /// Serves one connection.
     fn serve(&self, stream: TcpStream, peer: Peer) -> impl Future<Output = ()> + Send + 'static {
-        let router = self.router.clone();
+        let (router, node) = (self.router.clone(), self.node.clone());
         let watcher = self.graceful.watcher();
         let tls = self.certificate.as_ref().map(Certificate::acceptor);
         let idle_timeout = self.limits.idle_timeout;
@@ -221,13 +233,13 @@ impl Connections {
         async move {
             let ended = match tls {
                 None => {
-                    let connection = connection(stream, router, peer, idle_timeout);
+                    let connection = connection(stream, router, node, peer, idle_timeout);
                     watcher.watch(connection).await
                 }
                 Some(tls) => {
                     match tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await {
                         Ok(Ok(stream)) => {
-                            let connection = connection(stream, router, peer, idle_timeout);
+                            let connection = connection(stream, router, node, peer, idle_timeout);
                             watcher.watch(connection).await
                         }
                         Ok(Err(error)) => {
@@ -248,6 +260,7 @@ impl Connections {
 fn connection<Stream>(
     stream: Stream,
     router: Router,
+    node: Option<HeaderValue>,
     peer: Peer,
     idle_timeout: Duration,
 ) -> http1::Connection<
@@ -271,7 +284,14 @@ where
         request.extensions_mut().insert(peer);
         request.extensions_mut().insert(side.clone());
         let (answered, side) = (router.clone().oneshot(request), side.clone());
-        async move { Ok(answered.await?.map(|body| Body::new(AnswerBody::new(body, side)))) }
+        let node = node.clone();
+        async move {
+            let mut answer = answered.await?;
+            if let Some(node) = node {
+                answer.headers_mut().insert(NODE, node);
+            }
+            Ok(answer.map(|body| Body::new(AnswerBody::new(body, side))))
+        }
     });
     http1::Builder::new()
         .timer(TokioTimer::new())

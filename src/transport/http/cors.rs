@@ -14,6 +14,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use tower_http::cors::{AllowOrigin, CorsLayer};
 
+use super::connections::NODE;
 use crate::current::Current;
 use crate::web::Rules;
 
@@ -30,9 +31,10 @@ const SENT: [HeaderName; 8] = [
 ];
 
 /// The headers of answers that pages can read, besides the few that they always can.
-const READ: [HeaderName; 4] = [
+const READ: [HeaderName; 5] = [
     HeaderName::from_static("mcp-session-id"),
     HeaderName::from_static("isolator-receipt"),
+    NODE,
     WWW_AUTHENTICATE,
     RETRY_AFTER,
 ];

@@ -23,10 +23,13 @@ use super::accept;
 use super::alive::{self, Alive, Pace};
 use super::sessions::{SessionAccess, Sessions, Use};
 use crate::calls::budget::Budget;
+use crate::calls::{Again, CallOutcome};
 use crate::current::Current;
 use crate::mcp::server::ConnectedClient;
 use crate::transport::message::{self, Limits, MAX_MESSAGE, Shortened};
-use crate::web::{Peer, Refused, Rules, Side, Weighed, client_of, discard, receive};
+use crate::web::{
+    OutcomeSlot, Peer, Refused, Rules, Side, Weighed, client_of, discard, receive, set_outcome,
+};
 
 /// How long a call goes on after its client disconnected, if the client could come back to its session for the
 /// answer.
@@ -109,7 +112,17 @@ pub(super) async fn guard(
     next: Next,
 ) -> Response {
     let answer = guard.let_through(request, next).await;
-    answer.unwrap_or_else(|answer| *answer)
+    answer.unwrap_or_else(|mut refused| {
+        let outcome = of_refused(refused.status());
+        set_outcome(&mut refused, outcome);
+        *refused
+    })
+}
+
+/// The outcome of a request that was refused with this status.
+fn of_refused(status: StatusCode) -> CallOutcome {
+    let is_busy = status == StatusCode::SERVICE_UNAVAILABLE;
+    CallOutcome::NotRun(if is_busy { Again::Later(1) } else { Again::Never })
 }
 
 impl Guard {
@@ -165,6 +178,8 @@ impl Guard {
         // The answer to a GET is a stream that has no end.
         let answer = is_post.then(|| self.answers.token());
         let gone = CancellationToken::new();
+        let outcome = OutcomeSlot::default();
+        parts.extensions.insert(outcome.clone());
         parts.extensions.insert(ConnectedClient { client: client.clone(), gone: gone.clone() });
         accept::complete(&parts.method, &mut parts.headers);
         let is_delete = parts.method == Method::DELETE;
@@ -196,6 +211,11 @@ impl Guard {
                 let id = response.headers().get(SESSION).and_then(|id| id.to_str().ok());
                 if let (Some(id), None) = (id, &used) {
                     self.sessions.add(id, &client, is_primed);
+                }
+                let refused = response.status().is_client_error();
+                let refused = refused.then(|| of_refused(response.status()));
+                if let Some(outcome) = outcome.get().or(refused) {
+                    set_outcome(&mut response, outcome);
                 }
                 // The request has been served, and the answer is in memory until its client has read it.
                 let size = response.body().size_hint().exact().unwrap_or_default();

@@ -220,7 +220,9 @@ impl Http {
         let router = health.route(router).layer(from_fn(head::check));
         let limits = limits_of_connections(&self.settings, Plan::new(config));
         let Self { listener, certificate, .. } = self;
-        connections::serve(listener, certificate, router, limits, ending.stop, ending.end).await;
+        let node = config.node.node();
+        connections::serve(listener, certificate, router, limits, node, ending.stop, ending.end)
+            .await;
     }
 }
 

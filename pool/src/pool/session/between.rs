@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::agent::Hub;
 use super::task::{FREEZE_AFTER, Held, Next, Task};
+use super::usage::OtherMessages;
 use super::{Asked, Command, EndReason, LossError, Session, SessionError};
 use crate::pool::admission::Admitted;
 use crate::run::exchange::{Aside as _, ExchangeError};
@@ -74,6 +75,8 @@ impl Task {
         agent: &Hub,
         is_working: bool,
     ) -> Result<Option<Next>, EndReason> {
+        let state = Arc::clone(&self.state);
+        let others = OtherMessages { agent, usage: &state.usage };
         let (connection, slot) = match held {
             Held::Awake(sandbox, slot) => (&mut sandbox.connection, Some(&*slot)),
             Held::Frozen(sandbox) => (&mut sandbox.connection, None),
@@ -120,15 +123,18 @@ impl Task {
                 }
                 () = agent.works(true), if !is_awake => return Ok(Some(Next::Thaw)),
                 () = agent.works(!is_working), if is_awake && takes_commands => return Ok(None),
-                frame = receiver.next() => self.is_resting |= is_rest(agent, frame)?,
+                frame = receiver.next() => self.is_resting |= is_rest(&others, frame)?,
                 () = sender.send(), if !sender.is_empty() => {}
                 // What is sent to a sandbox that is about to be frozen would get no answer in time.
-                message = agent.outgoing(), if is_awake && takes_commands && sender.is_empty() => {
+                message = others.outgoing(), if is_awake && takes_commands && sender.is_empty() => {
                     sender.push(message);
                     send_until = Instant::now() + SEND_TIMEOUT;
                 }
                 () = tokio::time::sleep_until(send_until), if is_awake && !sender.is_empty() => {
                     return Err(EndReason::lost(ExchangeError::Late));
+                }
+                () = state.usage.due(), if !is_awake => {
+                    state.usage.add_frozen(state.memory.load(Ordering::Relaxed));
                 }
                 () = freeze, if is_awake && !is_working => return Ok(Some(Next::Freeze)),
             }
@@ -210,6 +216,8 @@ impl Task {
 
     /// Waits until the runner rests, and no longer than it may take. Timeouts of what it does would pass in a frozen sandbox.
     async fn await_rest(&mut self, sandbox: &mut Sandbox<Armed>) -> Result<(), EndReason> {
+        let (agent, state) = (Arc::clone(&self.agent), Arc::clone(&self.state));
+        let others = OtherMessages { agent: &agent, usage: &state.usage };
         let (mut sender, mut receiver) = sandbox.connection.split();
         let mut late = std::pin::pin!(tokio::time::sleep(MAX_UNREST));
         while !self.is_resting {
@@ -217,7 +225,7 @@ impl Task {
                 biased;
                 () = self.shared.stop.cancelled() => return Err(EndReason::ServerStops),
                 () = &mut late => break,
-                frame = receiver.next() => self.is_resting |= is_rest(&self.agent, frame)?,
+                frame = receiver.next() => self.is_resting |= is_rest(&others, frame)?,
                 () = sender.send(), if !sender.is_empty() => {}
             }
         }
@@ -239,13 +247,16 @@ impl Task {
 }
 
 /// Takes a frame that comes between two commands. Returns whether the runner says that it rests.
-fn is_rest(agent: &Hub, frame: Option<Result<Frame, ConnectionError>>) -> Result<bool, EndReason> {
+fn is_rest(
+    others: &OtherMessages<'_>,
+    frame: Option<Result<Frame, ConnectionError>>,
+) -> Result<bool, EndReason> {
     let (kind, payload) =
         frame.ok_or_else(|| EndReason::lost(LossError::BetweenCalls))?.map_err(EndReason::lost)?;
     if kind == Kind::Resting {
         return Ok(true);
     }
-    match agent.take(kind, &payload) {
+    match others.take(kind, &payload) {
         Ok(true) => Ok(false),
         Ok(false) => Err(EndReason::lost(ConnectionError::from(WireError::Unexpected(kind)))),
         Err(error) => Err(EndReason::lost(ConnectionError::from(error))),

@@ -6,7 +6,7 @@ use isolator_runner::wire::{
     self, CloseContext, ContextClosed, Kernel, Kind, OpenContext, Opened, Wanted, WireError,
 };
 
-use super::agent::Hub;
+use super::usage::OtherMessages;
 use super::words::{from_failed, interpreter_of};
 use super::{Command, KernelCommand, Session, SessionError};
 use crate::run::exchange::{Place, RunnerReport, Step, exchange, message};
@@ -55,7 +55,7 @@ impl Session {
 /// Starts the kernel of a context.
 pub(super) async fn open(
     sandbox: &mut Sandbox<Armed>,
-    agent: &Hub,
+    others: &OtherMessages<'_>,
     open: &OpenContext,
 ) -> Result<Opened, SessionError> {
     let message = message(Kind::OpenContext, open)?;
@@ -63,7 +63,7 @@ pub(super) async fn open(
         let report = RunnerReport::<Opened>::read(Kind::Opened, kind, payload)?;
         report.map(Step::Last).ok_or(WireError::Unexpected(kind))
     };
-    match exchange(sandbox, message, OPEN_TIMEOUT, Place::InSession(agent, None), take).await? {
+    match exchange(sandbox, message, OPEN_TIMEOUT, Place::InSession(others, None), take).await? {
         RunnerReport::Done(opened) => Ok(opened),
         RunnerReport::Failed(failed) => Err(from_failed(&failed)),
     }
@@ -72,7 +72,7 @@ pub(super) async fn open(
 /// Ends the kernel of a context.
 pub(super) async fn close(
     sandbox: &mut Sandbox<Armed>,
-    agent: &Hub,
+    others: &OtherMessages<'_>,
     context: u32,
 ) -> Result<ContextClosed, SessionError> {
     let message = message(Kind::CloseContext, &CloseContext { context })?;
@@ -80,5 +80,5 @@ pub(super) async fn close(
         Kind::ContextClosed => Ok(Step::Last(wire::parse_message(kind, payload)?)),
         other => Err(WireError::Unexpected(other)),
     };
-    Ok(exchange(sandbox, message, CLOSE_TIMEOUT, Place::InSession(agent, None), take).await?)
+    Ok(exchange(sandbox, message, CLOSE_TIMEOUT, Place::InSession(others, None), take).await?)
 }

@@ -7,7 +7,7 @@ use isolator_runner::wire::{
     self, Kind, Listed, MAX_FILES, MAX_PATH, Read, ReadEnded, ReadError, WireError,
 };
 
-use super::agent::Hub;
+use super::usage::OtherMessages;
 use super::{FilePart, SessionError};
 use crate::run::exchange::{Place, Step, exchange, message};
 use crate::run::outcome::ChangedFile;
@@ -33,7 +33,7 @@ const FILES_TIMEOUT: Duration = Duration::from_secs(20);
 /// Lists them. The answer is true if those are all.
 pub(super) async fn list(
     sandbox: &mut Sandbox<Armed>,
-    agent: &Hub,
+    others: &OtherMessages<'_>,
 ) -> Result<(Vec<ChangedFile>, bool), SessionError> {
     let mut files = Vec::new();
     let message = wire::header(Kind::List, 0).to_vec();
@@ -50,14 +50,14 @@ pub(super) async fn list(
         other => Err(WireError::Unexpected(other)),
     };
     let Listed { more } =
-        exchange(sandbox, message, FILES_TIMEOUT, Place::InSession(agent, None), take).await?;
+        exchange(sandbox, message, FILES_TIMEOUT, Place::InSession(others, None), take).await?;
     Ok((files, !more))
 }
 
 /// Reads a part of one.
 pub(super) async fn read(
     sandbox: &mut Sandbox<Armed>,
-    agent: &Hub,
+    others: &OtherMessages<'_>,
     read: Read,
 ) -> Result<FilePart, SessionError> {
     let mut content = Vec::new();
@@ -71,7 +71,7 @@ pub(super) async fn read(
         Kind::ReadEnded => Ok(Step::Last(wire::parse_message(kind, payload)?)),
         other => Err(WireError::Unexpected(other)),
     };
-    match exchange(sandbox, message, FILES_TIMEOUT, Place::InSession(agent, None), take).await? {
+    match exchange(sandbox, message, FILES_TIMEOUT, Place::InSession(others, None), take).await? {
         ReadEnded { size: Some(size), error: None } => Ok(FilePart { content, size }),
         ReadEnded { error: Some(ReadError::System(number)), .. } => {
             Err(FileReadError::System(io::Error::from_raw_os_error(number)).into())

@@ -15,6 +15,7 @@ pub(crate) mod fuzzing;
 mod opening;
 mod output;
 mod task;
+mod usage;
 mod words;
 
 use std::collections::BTreeMap;
@@ -46,6 +47,7 @@ pub use self::end::{EndReason, LossError, ProgramEnd};
 pub use self::files::FileReadError;
 pub(crate) use self::opening::{begin, open};
 pub use self::output::ShownWatch;
+pub use self::usage::UsageSample;
 
 /// Maximum number of calls of one session that wait.
 const MAX_WAITING: usize = 8;
@@ -260,6 +262,7 @@ pub(crate) struct State {
     memory: AtomicU64,
     /// The sandbox was measured when it was frozen.
     measured: Notify,
+    usage: usage::Samples,
 }
 
 /// A command for the task of a session, from the call that has the turn.

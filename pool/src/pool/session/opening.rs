@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::agent::Hub;
 use super::task::{FREEZE_AFTER, Held, Task};
+use super::usage::Samples;
 use super::words::interpreter_of;
 use super::{EndReason, LossError, OpenedSession, Session, SessionError, SessionRequest, State};
 use crate::pool::Shared;
@@ -80,6 +81,7 @@ pub(crate) fn begin(
         is_frozen: AtomicBool::new(false),
         memory: AtomicU64::new(opened.memory.unwrap_or(0).min(limit)),
         measured: Notify::new(),
+        usage: Samples::new(request.resources),
     });
     // Only the call that has the turn sends, so there is at most one.
     let (commands, received) = mpsc::channel(1);

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::agent::Hub;
 use super::done::Begun;
 use super::output::CellOutput;
+use super::usage::OtherMessages;
 use super::words::from_failed;
 use super::{
     Asked, CellOutcome, CellRequest, CellRun, CellTimes, Command, EndReason, LossError, ProgramEnd,
@@ -230,28 +231,35 @@ impl Task {
             }
             Command::Rewind { cells, done, answer } => {
                 let done = Begun::new(done);
-                let rewound = rewind(sandbox, &self.agent, cells).await;
+                let rewound = rewind(sandbox, &self.other_messages(), cells).await;
                 done.end(&rewound);
                 send(answer, rewound)
             }
             // It is served before the sandbox would be thawed.
             Command::Freeze { .. } => None,
-            Command::List { answer } => send(answer, files::list(sandbox, &self.agent).await),
+            Command::List { answer } => {
+                send(answer, files::list(sandbox, &self.other_messages()).await)
+            }
             Command::OpenContext { open, answer } => {
-                let opened = contexts::open(sandbox, &self.agent, &open).await;
+                let opened = contexts::open(sandbox, &self.other_messages(), &open).await;
                 if let Ok(Opened { memory: Some(memory), .. }) = &opened {
                     self.state.memory.store(*memory.min(&self.memory_limit), Ordering::Relaxed);
                 }
                 send(answer, opened)
             }
             Command::CloseContext { context, answer } => {
-                send(answer, contexts::close(sandbox, &self.agent, context).await)
+                send(answer, contexts::close(sandbox, &self.other_messages(), context).await)
             }
             Command::Read { path, offset, length, answer } => {
                 let read = Read { path, offset, length };
-                send(answer, files::read(sandbox, &self.agent, read).await)
+                send(answer, files::read(sandbox, &self.other_messages(), read).await)
             }
         }
+    }
+
+    /// Messages that are no part of a command.
+    pub(super) fn other_messages(&self) -> OtherMessages<'_> {
+        OtherMessages { agent: &self.agent, usage: &self.state.usage }
     }
 
     async fn cell(
@@ -277,7 +285,8 @@ impl Task {
         };
         let also = request.interrupt.as_deref();
         let signals = Signals { gone, interrupt: &self.state.interrupt, also };
-        let place = Place::InSession(&*self.agent, Some(signals));
+        let others = self.other_messages();
+        let place = Place::InSession(&others, Some(signals));
         let ended = match exchange(sandbox, message, START_TIMEOUT, place, take).await {
             Ok(RunnerReport::Done(ended)) => ended,
             Ok(RunnerReport::Failed(failed)) => return Err(from_failed(&failed)),
@@ -356,7 +365,7 @@ fn encode(request: &CellRequest, number: u32, disks: &[String]) -> Result<Vec<u8
 
 async fn rewind(
     sandbox: &mut Sandbox<Armed>,
-    agent: &Hub,
+    others: &OtherMessages<'_>,
     cells: u32,
 ) -> Result<Rewound, SessionError> {
     let message = message(Kind::Rewind, &Rewind { cells })?;
@@ -365,7 +374,7 @@ async fn rewind(
         other => Err(WireError::Unexpected(other)),
     };
     let rewound =
-        exchange(sandbox, message, REWIND_TIMEOUT, Place::InSession(agent, None), take).await?;
+        exchange(sandbox, message, REWIND_TIMEOUT, Place::InSession(others, None), take).await?;
     if !rewound.is_alive {
         return Err(SessionError::Ended(EndReason::ByProgram(ProgramEnd::NoCheckpoints)));
     }

@@ -23,12 +23,13 @@ use super::{E2b, EXECUTE, Fields, of_call};
 use crate::apis::e2b::error::E2bError;
 use crate::audit::Note;
 use crate::calls::served::{Ran, RunEnd};
-use crate::calls::{Call, CallError, Calls, Job, Served, Serving};
+use crate::calls::{Call, CallError, CallOutcome, Calls, Job, Served, Serving};
 use crate::request::resolve::{ContextCell, StepJob, context_cell};
 use crate::result::cell;
 use crate::result::report::Report;
 use crate::sessions::InUse;
 use crate::sessions::contexts::Context;
+use crate::web::set_outcome;
 
 /// How long a cell may take to end when it was interrupted because its client is gone.
 const INTERRUPT_GRACE: Duration = Duration::from_secs(5);
@@ -96,13 +97,15 @@ pub(super) async fn execute(
     let pools = run.now.setup.pools.clone();
     let body = outbox.clone().into_body();
     pools.track(async move { run.run(note, gone).await });
-    tokio::select! {
+    let outcome = tokio::select! {
         biased;
         Ok(error) = failed => return Err(error),
-        () = outbox.begun() => {}
-        () = tokio::time::sleep(HEAD_AFTER) => {}
-    }
-    let response = (StatusCode::OK, [(CONTENT_TYPE, "application/json")], body).into_response();
+        () = outbox.begun() => CallOutcome::Ran,
+        // A line of the stream says it if the cell does not run.
+        () = tokio::time::sleep(HEAD_AFTER) => CallOutcome::Unknown,
+    };
+    let mut response = (StatusCode::OK, [(CONTENT_TYPE, "application/json")], body).into_response();
+    set_outcome(&mut response, outcome);
     Ok(caller.answer(response))
 }
 
@@ -198,7 +201,7 @@ impl Run {
             }
             Some(Ok(_)) => {}
             Some(Err(error)) => {
-                if matches!(error, CallError::SessionGone(_)) {
+                if matches!(error, CallError::SessionGone(_) | CallError::SessionEnded(_)) {
                     end = End::Broken;
                 }
                 if matches!(error, CallError::Session(SessionError::NoKernel)) {

@@ -16,7 +16,7 @@ use crate::apis::e2b::E2b;
 use crate::apis::e2b::error::{E2bError, ErrorKind};
 use crate::apis::e2b::registry::Description;
 use crate::apis::operation::HowServed;
-use crate::calls::{CallError, Job, Served};
+use crate::calls::{CallError, CallOutcome, Job, Served};
 use crate::request::arguments::OpenSession;
 use crate::request::resolve;
 use crate::result::receipt::ReceiptReport;
@@ -116,7 +116,8 @@ pub(super) async fn create(
     new.check()?;
     let (sandbox, receipt) = open(&e2b, &owned, new, default).await?;
     let mut response = owned.answer(StatusCode::CREATED, &sandbox);
-    HowServed { status: "success", receipt: Some(receipt) }.add_to(&mut response);
+    let served = HowServed { status: "success", outcome: CallOutcome::Ran, receipt: Some(receipt) };
+    served.add_to(&mut response);
     Ok(response)
 }
 
@@ -182,12 +183,13 @@ fn of_opening(error: CallError) -> E2bError {
         return E2bError::invalid(&field, &invalid.message).caused_by(error);
     }
     let error = E2bError::of_call(error);
+    let outcome = error.outcome();
     match error.kind() {
         ErrorKind::Exhausted => {
             let hint = "kill sandboxes that you don't need; the operator of this server can raise \
                         sessions.maxPerClient and sessions.max";
             let message = format!("{}: {hint}", error.message());
-            E2bError::new(ErrorKind::Exhausted, message).caused_by(error)
+            E2bError::new(ErrorKind::Exhausted, message).with_outcome(outcome).caused_by(error)
         }
         _ => error,
     }

@@ -3,6 +3,7 @@
 mod create;
 mod lifetime;
 mod list;
+mod metrics;
 mod network;
 mod template;
 
@@ -54,6 +55,8 @@ const PAUSE: Operation =
     Operation { method: "POST", route: "/sandboxes/{id}/pause", name: "e2b.pause_sandbox" };
 const METRICS: Operation =
     Operation { method: "GET", route: "/sandboxes/{id}/metrics", name: "e2b.metrics" };
+const ALL_METRICS: Operation =
+    Operation { method: "GET", route: "/sandboxes/metrics", name: "e2b.metrics" };
 
 /// The paths of the control plane.
 pub(super) fn route(apis: &Apis, e2b: &E2b) -> Router {
@@ -73,10 +76,12 @@ pub(super) fn route(apis: &Apis, e2b: &E2b) -> Router {
     let timeout = TIMEOUT.observed(apis, post(lifetime::set_timeout).with_state(state()));
     let refresh = REFRESH.observed(apis, post(lifetime::refresh).with_state(state()));
     let pause = PAUSE.observed(apis, post(lifetime::pause).with_state(state()));
-    let metrics = METRICS.observed(apis, get(metrics).with_state(state()));
+    let metrics = METRICS.observed(apis, get(metrics::of_one).with_state(state()));
+    let all_metrics = ALL_METRICS.observed(apis, get(metrics::of_many).with_state(state()));
     Router::new()
         .route("/sandboxes", list(list::Version::One).merge(create(Duration::from_secs(15))))
         .route("/v2/sandboxes", list(list::Version::Two).merge(create(DEFAULT_TIMEOUT)))
+        .route("/sandboxes/metrics", all_metrics)
         .route("/sandboxes/{id}", describe.merge(kill))
         .route("/sandboxes/{id}/connect", connect.clone())
         .route("/v2/sandboxes/{id}/connect", connect)
@@ -260,15 +265,4 @@ async fn describe(
         body["pauseMode"] = json!("full");
     }
     Ok(owned.answer(StatusCode::OK, &body))
-}
-
-/// There are no samples yet, and the clients read an empty list as that.
-async fn metrics(
-    State(e2b): State<E2b>,
-    Path(id): Path<String>,
-    request: Request,
-) -> Result<Response, E2bError> {
-    let owned = e2b.owned(request).await?;
-    owned.session(&id)?;
-    Ok(owned.answer(StatusCode::OK, &json!([])))
 }

@@ -18,8 +18,9 @@ use crate::pool::session::EndReason;
 /// Most bytes of messages in one frame, if it is not a single message that is longer.
 const BATCH: usize = 64 * 1024;
 
-/// Longest time that an agent may take to read what it was sent.
-const READ_TIMEOUT: Duration = Duration::from_secs(30);
+/// Longest time that an agent may take to read what it was sent. While a cell begins the runner passes nothing on, and that may take
+/// 35 seconds.
+const READ_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Number of messages that an agent may send for each that it gets, apart from the pieces of streams.
 const ALLOWED: u64 = 4;
@@ -59,7 +60,7 @@ const LARGE_STREAMS: usize = 32;
 const LIST_CREDIT: u32 = 2 * agent::cost(MAX_BODY);
 
 /// Longest time that an agent may take for an answer, and for removing a folder with everything in it.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 const LONG_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// The kind of a call: the messages that may follow its request.

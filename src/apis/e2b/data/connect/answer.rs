@@ -11,6 +11,7 @@ use super::envelope::{COMPRESSED, END, PREFIX};
 use super::head::{Encoding, Head, Shape};
 use crate::apis::e2b::data::gzip;
 use crate::apis::e2b::error::{E2bError, ErrorKind};
+use crate::web::set_outcome;
 
 /// Shorter messages are not compressed.
 const WORTH_COMPRESSING: usize = 1024;
@@ -36,7 +37,11 @@ pub(in super::super) fn error(shape: Shape, error: &E2bError) -> Response {
     match shape {
         Shape::Unary => error.response_with(&error.connect_body()),
         // The errors of streams come in their last message.
-        Shape::Stream => answer(StatusCode::OK, shape, last(Some(error))),
+        Shape::Stream => {
+            let mut answer = answer(StatusCode::OK, shape, last(Some(error)));
+            set_outcome(&mut answer, error.outcome());
+            answer
+        }
     }
 }
 

@@ -21,7 +21,9 @@ use crate::apis::e2b::data::messages::process::{self, OutputKind};
 use crate::apis::e2b::error::{E2bError, ErrorKind};
 use crate::apis::e2b::registry::Sandbox;
 use crate::audit::Note;
+use crate::calls::CallOutcome;
 use crate::sessions::InUse;
+use crate::web::set_outcome;
 
 /// A stream of events.
 struct Output {
@@ -61,7 +63,9 @@ pub(super) async fn started(
     let pools = call.now.calls.pools();
     deadlines.started(&session.shared(), attached.pid(), head.timeout, pools).await;
     let deadline = head.timeout.map(|timeout| asked + timeout);
-    Ok(stream(call, head, session, attached, deadline, Some(note)))
+    let mut response = stream(call, head, session, attached, deadline, Some(note));
+    set_outcome(&mut response, CallOutcome::Ran);
+    Ok(response)
 }
 
 /// Attaches to a process, and answers with the stream of its further events.

@@ -134,11 +134,16 @@ fn has(image: &OwnedFd, path: &CStr) -> bool {
     openat2(image, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve).is_ok()
 }
 
-/// Writes a list of the image to the upper layer, with a line before all others: the first line of a name or number counts.
+/// Writes a list of the image to the upper layer, with a line before all others: the first line of a name or number counts. An image
+/// whose folder for it is missing, or a link, has no such list, and the sandbox gets none.
 fn add_line(upper: &OwnedFd, image: &OwnedFd, path: &CStr, line: &str) -> io::Result<()> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
     let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::ROTH;
-    let mut list = File::from(openat(upper, path, flags, mode)?);
+    let mut list = match openat(upper, path, flags, mode) {
+        Ok(list) => File::from(list),
+        Err(Errno::NOENT | Errno::NOTDIR) => return Ok(()),
+        Err(error) => return Err(error.into()),
+    };
     list.write_all(line.as_bytes())?;
     // Opening a pipe would wait for its other end.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
@@ -194,6 +199,19 @@ mod tests {
             .collect();
         names.sort_unstable();
         assert_eq!(names, ["etc", "home", "usr"]);
+    }
+
+    #[test]
+    fn an_image_without_etc_has_no_lists() {
+        let (_folder, upper) = filled(|image| {
+            fs::remove_dir(image.join("etc")).expect("the folder");
+        });
+        assert!(!upper.join("etc").exists());
+        let (_folder, upper) = filled(|image| {
+            fs::remove_dir(image.join("etc")).expect("the folder");
+            symlink("home", image.join("etc")).expect("a link");
+        });
+        assert!(!upper.join("etc").exists());
     }
 
     #[test]

@@ -1,0 +1,207 @@
+//! The outcome of a call in three words: it did not run, it ran, or that is unknown. Clients and load balancers decide with it
+//! whether to send the call again. `docs/outcomes.md` has each way to fail.
+
+use std::time::Duration;
+
+use isolator_pool::pool::CheckoutError;
+use isolator_pool::pool::admission::AdmissionError;
+use isolator_pool::pool::pools::ExecuteError;
+use isolator_pool::pool::session::SessionError;
+use isolator_pool::pool::session::agent::AgentError;
+use isolator_pool::run::RunError;
+
+use super::{CallError, Served};
+use crate::sessions::OpenFailure;
+use crate::sessions::journals::ReadError;
+
+/// Whether a call has run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CallOutcome {
+    /// Nothing of it has run, and nothing will.
+    NotRun(Again),
+    /// It has run, or still runs. A program that failed has run, too.
+    Ran,
+    /// It may have run, as a whole or in part.
+    Unknown,
+}
+
+/// Whether a call that did not run can be sent again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Again {
+    /// The same call would be refused again.
+    Never,
+    /// After this many seconds, or at once at another server.
+    Later(u64),
+    /// After this many seconds, when other calls of the same client are done.
+    AfterOwn(u64),
+}
+
+impl CallOutcome {
+    /// Its word in headers and answers.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::NotRun(_) => "not-run",
+            Self::Ran => "ran",
+            Self::Unknown => "unknown",
+        }
+    }
+
+    /// Whether it is certain that nothing has run.
+    pub(crate) const fn is_not_run(self) -> bool {
+        matches!(self, Self::NotRun(_))
+    }
+
+    /// When a call that did not run can be sent again, if it can.
+    pub(crate) const fn seconds(self) -> Option<u64> {
+        match self {
+            Self::NotRun(Again::Later(seconds) | Again::AfterOwn(seconds)) => Some(seconds),
+            Self::NotRun(Again::Never) | Self::Ran | Self::Unknown => None,
+        }
+    }
+
+    /// The outcome of a call that was served or not.
+    pub(crate) fn of(served: &Result<Served, CallError>) -> Self {
+        served.as_ref().map_or_else(CallError::outcome, Served::outcome)
+    }
+}
+
+/// The next call can be sent a moment later.
+const SOON: Again = Again::Later(1);
+
+impl Served {
+    /// Whether it has run.
+    pub(crate) const fn outcome(&self) -> CallOutcome {
+        match self {
+            Self::Checked(_) => CallOutcome::NotRun(Again::Never),
+            Self::Ran(_)
+            | Self::Opened(_)
+            | Self::Rewound { .. }
+            | Self::Interrupted(_)
+            | Self::Closed(_) => CallOutcome::Ran,
+        }
+    }
+}
+
+impl CallError {
+    /// Whether the call has run.
+    pub(crate) fn outcome(&self) -> CallOutcome {
+        match self {
+            Self::Invalid(_)
+            | Self::Forbidden { .. }
+            | Self::Packages(_)
+            | Self::SessionGone(_)
+            | Self::NoVerdict(_)
+            | Self::Journal(ReadError::Seal(_) | ReadError::Record(_)) => {
+                CallOutcome::NotRun(Again::Never)
+            }
+            Self::Journal(ReadError::Server(_)) => CallOutcome::NotRun(SOON),
+            Self::TooMuchAtOnce(_) | Self::NoAudit(_) | Self::PackagesComing { .. } => {
+                CallOutcome::NotRun(SOON)
+            }
+            Self::CheckBusy(busy) => CallOutcome::NotRun(when_admitted(&busy.0)),
+            Self::Sandbox(error) => of_execution(error),
+            // A session that is not open has run nothing that could be seen.
+            Self::NotOpened(OpenFailure::Open(ExecuteError::Admission(busy))) => {
+                CallOutcome::NotRun(when_admitted(busy))
+            }
+            Self::NotOpened(_) => CallOutcome::NotRun(SOON),
+            Self::Session(error) => of_session(error),
+            Self::Agent(error) => of_agent(error),
+            Self::SessionEnded(_) => CallOutcome::Unknown,
+        }
+    }
+}
+
+fn of_execution(error: &ExecuteError) -> CallOutcome {
+    match error {
+        ExecuteError::NoSuchPool(_) => CallOutcome::NotRun(Again::Never),
+        ExecuteError::Admission(busy) => CallOutcome::NotRun(when_admitted(busy)),
+        ExecuteError::Checkout(CheckoutError::ImageComing { .. }) => {
+            CallOutcome::NotRun(Again::Later(60))
+        }
+        ExecuteError::Checkout(_) => CallOutcome::NotRun(SOON),
+        ExecuteError::Run(RunError::WorkspaceFull(_) | RunError::TooLarge(_)) => {
+            CallOutcome::NotRun(Again::Never)
+        }
+        ExecuteError::Run(
+            RunError::NotLimited(_)
+            | RunError::NotForked(_)
+            | RunError::Packages(_)
+            | RunError::NotBound(_),
+        ) => CallOutcome::NotRun(SOON),
+        ExecuteError::Run(_) | ExecuteError::Session(_) | ExecuteError::Aborted => {
+            CallOutcome::Unknown
+        }
+    }
+}
+
+fn of_session(error: &SessionError) -> CallOutcome {
+    match error {
+        SessionError::Admission(busy) => CallOutcome::NotRun(when_admitted(busy)),
+        // The calls of a session are its client's.
+        SessionError::Busy => CallOutcome::NotRun(Again::AfterOwn(1)),
+        SessionError::Paused => CallOutcome::NotRun(SOON),
+        SessionError::Files(_)
+        | SessionError::Command(_)
+        | SessionError::NoFolder(_)
+        | SessionError::NoKernel
+        | SessionError::TooLarge(_)
+        | SessionError::NoSuchFile(_) => CallOutcome::NotRun(Again::Never),
+        SessionError::Ended(_) => CallOutcome::Unknown,
+    }
+}
+
+fn of_agent(error: &AgentError) -> CallOutcome {
+    match error {
+        AgentError::Session(error) => of_session(error),
+        AgentError::Lost(_) | AgentError::Overrun | AgentError::InputNotRead(_) => {
+            CallOutcome::Unknown
+        }
+        AgentError::TooMany(_) => CallOutcome::NotRun(Again::AfterOwn(1)),
+        _ => CallOutcome::NotRun(Again::Never),
+    }
+}
+
+/// When a call that found no slot may find one.
+fn when_admitted(busy: &AdmissionError) -> Again {
+    let served_in = match busy {
+        AdmissionError::QueueFull { served_in, .. }
+        | AdmissionError::WaitedTooLong { served_in, .. } => *served_in,
+        AdmissionError::Closed => None,
+    };
+    Again::Later(served_in.map_or(1, seconds))
+}
+
+/// A time in whole seconds, at least one.
+fn seconds(time: Duration) -> u64 {
+    time.as_secs() + u64::from(time.subsec_nanos() > 0 || time.is_zero())
+}
+
+#[cfg(test)]
+mod tests {
+    use isolator_pool::pool::session::EndReason;
+
+    use super::*;
+    use crate::request::arguments::InvalidArgument;
+
+    #[test]
+    fn a_call_did_not_run_only_if_that_is_certain() {
+        let sandbox = |error| CallError::Sandbox(error).outcome();
+        let full = AdmissionError::QueueFull {
+            running: 1,
+            queue: 1,
+            served_in: Some(Duration::from_millis(2100)),
+        };
+        assert_eq!(sandbox(ExecuteError::Admission(full)), CallOutcome::NotRun(Again::Later(3)));
+        let closed = ExecuteError::Admission(AdmissionError::Closed);
+        assert_eq!(sandbox(closed), CallOutcome::NotRun(Again::Later(1)));
+        assert_eq!(sandbox(ExecuteError::Aborted), CallOutcome::Unknown);
+        let invalid = CallError::from(InvalidArgument::new("stdin", "is too long"));
+        assert_eq!(invalid.outcome(), CallOutcome::NotRun(Again::Never));
+        let coming = CallError::PackagesComing { waited: Duration::ZERO, step: None };
+        assert_eq!(coming.outcome(), CallOutcome::NotRun(Again::Later(1)));
+        let session = |error| CallError::Session(error).outcome();
+        assert_eq!(session(SessionError::Busy), CallOutcome::NotRun(Again::AfterOwn(1)));
+        assert_eq!(session(SessionError::Ended(EndReason::ServerStops)), CallOutcome::Unknown);
+    }
+}
