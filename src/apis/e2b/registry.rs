@@ -219,12 +219,14 @@ impl Sandboxes {
                 found = Some(sandbox);
             }
         }
-        if let Some(lost) = claim.lost(self.sessions.node()) {
-            return Err(E2bError::lost(ErrorKind::SandboxGone, lost));
-        }
-        let message = "the request names no sandbox: send E2b-Sandbox-Id, X-Access-Token, or a signed URL \
-                       of a file, whose sandbox was not found";
-        found.ok_or_else(|| E2bError::new(ErrorKind::Unauthenticated, message))
+        found.ok_or_else(|| match claim.lost(self.sessions.node()) {
+            Some(lost) => E2bError::lost(ErrorKind::SandboxGone, lost),
+            None => {
+                let message = "the request names no sandbox: send E2b-Sandbox-Id, X-Access-Token, or a signed URL \
+                               of a file, whose sandbox was not found";
+                E2bError::new(ErrorKind::Unauthenticated, message)
+            }
+        })
     }
 
     fn missing(&self, id: &str) -> E2bError {
