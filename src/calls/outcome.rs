@@ -13,6 +13,7 @@ use isolator_pool::run::RunError;
 use super::{CallError, Served};
 use crate::packages::Refusal;
 use crate::sessions::OpenFailure;
+use crate::sessions::journals::ReadError;
 
 /// Whether a call has run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,7 +95,11 @@ impl CallError {
             | Self::Forbidden { .. }
             | Self::SessionGone(_)
             | Self::Lost(_)
-            | Self::NoVerdict(_) => CallOutcome::NotRun(Again::Never),
+            | Self::NoVerdict(_)
+            | Self::Journal(ReadError::Seal(_) | ReadError::Record(_)) => {
+                CallOutcome::NotRun(Again::Never)
+            }
+            Self::Journal(ReadError::Server(_)) => CallOutcome::NotRun(SOON),
             Self::TooMuchAtOnce { is_own_share, .. } => CallOutcome::NotRun(when(*is_own_share, 1)),
             Self::NoAudit(_) => CallOutcome::NotRun(SOON),
             Self::Packages(refusal) => CallOutcome::NotRun(without_packages(refusal)),
