@@ -66,17 +66,19 @@ async def test_the_newest_sdk_runs_code_as_its_users_expect(url):
 async def test_each_field_of_code_requests_is_checked(box):
     for body, named in [
         ({}, "code: is required"),
-        ({"code": None}, "code: is required"),
+        ({"code": None}, "code: must be a text"),
         ({"code": 1}, "code: must be a text"),
         ({"code": "1", "context_id": 1}, "context_id: must be a text"),
         ({"code": "1", "language": []}, "language: must be a text"),
-        ({"code": "1", "env_vars": ["A"]}, "env_vars: must be an object"),
+        ({"code": "1", "env_vars": ["A"]}, "env_vars: must be an object, and is a list"),
         ({"code": "1", "env_vars": {"A": 1}}, "env_vars.A: must be a text"),
         ({"code": "1", "env_vars": {"A=B": "1"}}, "not the name of a variable"),
         ({"code": "1", "env_vars": {"A": "1\0"}}, "NUL"),
         ({"code": "1", "language": "bash", "env_vars": {"a-b": "1"}}, "no variable of a shell"),
         ({"code": "1", "language": "python", "context_id": "x"}, "language: can't be given together with context_id"),
         ({"code": "1", "language": "cobol"}, "this sandbox can't run \"cobol\""),
+        ({"code": "1", "timeout": 5}, "timeout: is not a field of this request"),
+        ({"code": "1", "cwd": "/"}, "cwd: is not a field of this request"),
         ([], "body: must be a JSON object"),
     ]:
         answer = await box.ask("POST", "/execute", body)
@@ -86,7 +88,7 @@ async def test_each_field_of_code_requests_is_checked(box):
     assert broken.status_code == 400 and "body: is not JSON" in broken.json()["message"]
     unknown = await box.ask("POST", "/execute", {"code": "1", "context_id": "0" * 32})
     assert unknown.status_code == 404 and "no context" in unknown.json()["message"]
-    for body, named in [({"cwd": "a\0b"}, "cwd"), ({"cwd": 1}, "cwd"), ({"language": 1}, "language")]:
+    for body, named in [({"cwd": "a\0b"}, "cwd"), ({"cwd": 1}, "cwd"), ({"language": 1}, "language"), ({"code": "1"}, "code")]:
         answer = await box.ask("POST", "/contexts", body)
         assert answer.status_code == 400 and named in answer.json()["message"]
     # Nothing of this was run.

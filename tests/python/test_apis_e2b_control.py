@@ -279,7 +279,10 @@ async def test_lists_are_filtered_ordered_and_in_pages(ann):
         ({"network": {"allowOut": ["1.1.1.1"]}}, "network.allowOut"),
         ({"network": {"allowPublicTraffic": True}}, "network.allowPublicTraffic"),
         ({"network": {"egressProxy": {"address": "a:1"}}}, "network.egressProxy"),
-        ({"somethingNew": 1}, "somethingNew"),
+        ({"network": {"rules": False}}, "network.rules"),
+        ({"network": {"somethingNew": False}}, "network.somethingNew"),
+        ({"autoResume": {"enabled": False, "somethingNew": 1}}, "autoResume.somethingNew"),
+        ({"somethingNew": False}, "somethingNew"),
     ],
 )
 async def test_a_field_that_is_wrong_is_refused_with_its_name(ann, fields, named):
@@ -290,7 +293,7 @@ async def test_a_field_that_is_wrong_is_refused_with_its_name(ann, fields, named
 
 
 async def test_fields_that_ask_for_nothing_are_accepted(ann):
-    nothing = {"mcp": None, "iam": {}, "volumeMounts": [], "network": {"denyOut": ["0.0.0.0/0"]}, "somethingNew": None}
+    nothing = {"mcp": None, "iam": {}, "volumeMounts": [], "network": {"denyOut": ["0.0.0.0/0"]}}
     made = await ann.create(**nothing, autoPause=False, autoResume={"enabled": False}, allow_internet_access=False)
     assert await ann.ids() == [made["sandboxID"]]
 
@@ -298,18 +301,32 @@ async def test_fields_that_ask_for_nothing_are_accepted(ann):
 async def test_bodies_parameters_and_templates_that_are_wrong_are_named(ann):
     for body in ["{", "[]", '{"templateID": "base"} x', '"base"', "\xff"]:
         answer = await ann.http.post("/v2/sandboxes", content=body.encode("latin-1"))
-        assert answer.status_code == 400 and "the body" in answer.json()["message"], body
+        assert answer.status_code == 400 and answer.json()["message"].startswith("body: "), body
     assert (await ann.http.post("/v2/sandboxes", content=b"x" * (2 << 20))).status_code == 413
     missing = await ann.post("/v2/sandboxes", templateID="nothing")
     assert missing.status_code == 404 and "code-interpreter-v1" in missing.json()["message"]
+    for parameter in ["state=paused", "limit=1", "nextToken=1-a"]:
+        answer = await ann.http.get(f"/sandboxes?{parameter}")
+        assert answer.status_code == 400 and "/v2/sandboxes" in answer.json()["message"], parameter
     for parameter in ["state=x", "order=x", "limit=0", "limit=x", "nextToken=x", "startedAfter=x", "team=x"]:
         answer = await ann.http.get(f"/v2/sandboxes?{parameter}")
         assert answer.status_code == 400 and answer.json()["message"].startswith(parameter.split("=")[0]), parameter
     made = await ann.create()
     path = f"/sandboxes/{made['sandboxID']}"
-    for call, fields in [("timeout", {}), ("timeout", {"timeout": -1}), ("connect", {"timeout": "x"})]:
+    for call, fields, said in [
+        ("timeout", {}, "timeout: is required"),
+        ("timeout", {"timeout": -1}, "timeout: must be a whole number that is not negative, and is -1"),
+        ("timeout", {"timeout": 9, "somethingNew": 1}, "somethingNew: is not a field of this request"),
+        ("connect", {"timeout": "x"}, "timeout: must be a whole number"),
+        ("connect", {"somethingNew": 1}, "somethingNew: "),
+        ("resume", {"somethingNew": 1}, "somethingNew: "),
+        ("refreshes", {"somethingNew": 1}, "somethingNew: "),
+        ("pause", {"somethingNew": 1}, "somethingNew: "),
+    ]:
         answer = await ann.post(f"{path}/{call}", **fields)
-        assert answer.status_code == 400 and "timeout" in answer.json()["message"], (call, fields)
+        assert answer.status_code == 400 and answer.json()["message"].startswith(said), (call, fields, answer.text)
+    killing = await ann.http.request("DELETE", path, json={"somethingNew": 1})
+    assert killing.status_code == 400 and killing.json()["message"].startswith("somethingNew: ")
     assert (await ann.get(f"{path}/metrics")).status_code == 200
 
 

@@ -80,9 +80,7 @@ impl E2b {
             |host: &Authority| domain.is_some_and(|domain| registry::is_below(host.host(), domain));
         self.apis.gate().check_named(head, is_own).map_err(E2bError::refused)
     }
-}
 
-impl E2b {
     /// How much a cell may print.
     fn max_output(&self) -> ByteSize {
         let now = self.now();
