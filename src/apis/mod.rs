@@ -5,6 +5,7 @@
 
 pub(crate) mod access;
 mod e2b;
+mod keyed;
 pub(crate) mod operation;
 mod piston;
 mod programs;

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use axum::Router;
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::routing::{delete, get, post};
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, Deserializer, IgnoredAny, MapAccess, Visitor};
@@ -87,18 +87,18 @@ impl<'de> Deserialize<'de> for Fields {
 }
 
 impl Fields {
-    /// Receives the body of a request; nothing is the same as no fields.
+    /// Receives the body of a request, and returns it with its fields; nothing is the same as no fields.
     async fn receive(
         caller: &mut Caller,
         head: &Parts,
         body: Body,
-    ) -> Result<(Self, usize), E2bError> {
+    ) -> Result<(Self, Bytes), E2bError> {
         let body = caller.receive(head, body, MAX_BODY).await.map_err(E2bError::refused)?;
         if body.is_empty() {
-            return Ok((Self::default(), 0));
+            return Ok((Self::default(), body));
         }
         match serde_json::from_slice(&body) {
-            Ok(fields) => Ok((fields, body.len())),
+            Ok(fields) => Ok((fields, body)),
             Err(error) if error.is_data() => {
                 Err(E2bError::invalid("body", "must be a JSON object"))
             }

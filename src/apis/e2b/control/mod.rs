@@ -128,15 +128,7 @@ impl Owned {
     ///
     /// The first field that can't be read.
     fn fields<T: DeserializeOwned>(&self) -> Result<T, E2bError> {
-        let body: &[u8] = if self.body.is_empty() { b"{}" } else { &self.body };
-        let mut reader = serde_json::Deserializer::from_slice(body);
-        let read = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
-            let path = error.path().to_string();
-            let field = if matches!(&*path, "." | "?") { "the body" } else { &path };
-            E2bError::invalid(field, error.inner())
-        })?;
-        reader.end().map_err(|error| E2bError::invalid("the body", error))?;
-        Ok(read)
+        fields(&self.body)
     }
 
     /// The session with this id, whether it was opened by E2B's API or not, and paused or not.
@@ -160,6 +152,19 @@ impl Owned {
         *response.status_mut() = StatusCode::NO_CONTENT;
         self.caller.answer(response)
     }
+}
+
+/// The fields of a body, as [`Owned::fields`] reads them.
+fn fields<T: DeserializeOwned>(body: &[u8]) -> Result<T, E2bError> {
+    let body = if body.is_empty() { b"{}" } else { body };
+    let mut reader = serde_json::Deserializer::from_slice(body);
+    let read = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
+        let path = error.path().to_string();
+        let field = if matches!(&*path, "." | "?") { "the body" } else { &path };
+        E2bError::invalid(field, error.inner())
+    })?;
+    reader.end().map_err(|error| E2bError::invalid("the body", error))?;
+    Ok(read)
 }
 
 /// The error for a sandbox that a client doesn't have.
