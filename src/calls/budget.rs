@@ -69,6 +69,12 @@ impl Share {
         bytes <= taken.most.saturating_sub(taken.all)
     }
 
+    /// A share of the same client that has its bytes from now on.
+    pub(crate) fn take(&mut self) -> Self {
+        let bytes = std::mem::take(&mut self.bytes);
+        Self { budget: self.budget.clone(), client: self.client.clone(), bytes }
+    }
+
     /// Takes `bytes` instead of those it has, even if that exceeds the budget: they are in memory already, and other
     /// requests are refused until they are given back.
     pub(crate) fn replace(&mut self, bytes: usize) {
