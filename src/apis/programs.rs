@@ -7,17 +7,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
+use axum::http::StatusCode;
 use axum::http::request::Parts;
+use axum::response::Response;
 use isolator_pool::pool::admission::Client;
 use isolator_pool::run::outcome::{ChangedFile, Status};
 use isolator_pool::run::output::Watch;
 use isolator_pool::{OutputLimits, WantedFiles};
 use serde::de::DeserializeOwned;
 
-use super::Apis;
 use super::access::Caller as Sender;
 use super::keyed::{Keyed, key_of};
 use super::operation::{HowServed, Operation};
+use super::{Apis, Protocol, body};
 use crate::calls::served::Ran;
 use crate::calls::{Again, CallError, CallOutcome, Job, Served, Serving};
 use crate::config::{Config, Language, ProgramsApiConfig};
@@ -28,10 +30,11 @@ use crate::request::snippets::Snippets;
 use crate::result::context::{ArgumentNames, Caller};
 use crate::result::explain;
 use crate::result::units::text;
-use crate::web::Refused;
+use crate::web::{Refused, set_outcome};
 
 use self::unserved::not_run;
-pub(super) use self::unserved::{Unserved, gone, retry_after, unserved};
+use self::unserved::retry_after;
+pub(super) use self::unserved::{Unserved, gone, unserved};
 
 /// Most bytes of a request.
 pub(super) const MAX_BODY: usize = 32 << 20;
@@ -111,10 +114,15 @@ pub(super) struct Ended {
 
 /// An API of this kind.
 pub(super) struct ProgramsApi {
+    pub protocol: Protocol,
     /// Its names for the arguments of a call.
     pub names: &'static ArgumentNames,
     /// Its section of the configuration.
     pub settings: fn(&Config) -> Option<&ProgramsApiConfig>,
+    /// Its answer to a field that can't be used.
+    pub invalid: fn(&InvalidArgument) -> Response,
+    /// Its answer when the sandbox failed, for this reason.
+    pub broken: fn(&str) -> Response,
 }
 
 /// A request that was let in and read.
@@ -154,7 +162,7 @@ impl ProgramsApi {
         let (mut sender, serving) = self.let_in(apis, head)?;
         let key = key_of(&head.headers)?;
         let body = sender.receive(head, body, MAX_BODY).await?;
-        let request = read(&body)?;
+        let request = body::read(&body)?;
         let keyed = key.map(|key| Keyed::new(key, operation, &[], &body));
         Ok(Received { sender, keyed, serving, request, bytes: body.len() })
     }
@@ -196,6 +204,33 @@ impl ProgramsApi {
                 Ok(Ended::not_run(cause, notes))
             }
             Err(error) => Err(unserved(error, names)),
+        }
+    }
+
+    /// The answer to a request that has no result. Clients try again only after 504.
+    pub(super) fn failed(&self, error: Unserved) -> Response {
+        let outcome = error.outcome();
+        let mut response = match error {
+            Unserved::Invalid(error) => (self.invalid)(&error),
+            Unserved::Failed(message, _) => (self.broken)(&message),
+            Unserved::Busy(message, seconds, _) => {
+                let response = self.protocol.error(StatusCode::GATEWAY_TIMEOUT, &message);
+                retry_after(response, seconds)
+            }
+            Unserved::Gone => gone(self.protocol),
+        };
+        set_outcome(&mut response, outcome);
+        response
+    }
+
+    /// The answer to a request that was not read.
+    pub(super) fn unread(&self, error: Unread) -> Response {
+        match error {
+            Unread::Invalid(error) => self.failed(error.into()),
+            Unread::Refused(refused) if refused.is_busy() => {
+                self.failed(Unserved::busy(refused.to_string()))
+            }
+            Unread::Refused(refused) => self.protocol.refusal(&refused),
         }
     }
 
@@ -263,25 +298,6 @@ impl From<InvalidArgument> for Unread {
     fn from(error: InvalidArgument) -> Self {
         Self::Invalid(error)
     }
-}
-
-/// Reads the JSON of a body.
-fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, InvalidArgument> {
-    let json = &mut serde_json::Deserializer::from_slice(body);
-    let read = serde_path_to_error::deserialize(&mut *json).map_err(|error| {
-        let field = error.path().to_string();
-        let field = if field == "." { "body".to_owned() } else { shown(&field) };
-        InvalidArgument::new(field, shown(&error.into_inner().to_string()))
-    })?;
-    let ended = json.end();
-    ended.map_err(|_| InvalidArgument::new("body", "there is something after the JSON object"))?;
-    Ok(read)
-}
-
-/// A text that may repeat what a client has sent, without its end if it is long.
-fn shown(text: &str) -> String {
-    const MOST: usize = 500;
-    text[..text.floor_char_boundary(MOST)].to_owned()
 }
 
 /// The job of a program.
