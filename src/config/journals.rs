@@ -98,7 +98,8 @@ impl JournalServer {
         let place: http::uri::Authority = place.parse().map_err(|_| BadServer::Address)?;
         let port = match place.port() {
             Some(port) => port.as_str().parse().map_err(|_| BadServer::Address)?,
-            None => PORT,
+            None if place.as_str().len() == place.host().len() => PORT,
+            None => return Err(BadServer::Address),
         };
         let host = place.host().trim_matches(['[', ']']).to_owned();
         if host.is_empty() || port == 0 {
@@ -167,7 +168,7 @@ mod tests {
         let parse = |journals: &str| {
             let text = format!(r#"{{"sessions": {{"journals": {journals}}}}}"#);
             Config::parse(&text, None, Path::new("/etc/isolator"))
-                .map_err(|error| error.to_string())
+                .map_err(|problems| format!("{problems:?}"))
         };
         let config = parse(r#"{"address": "redis://v", "keyFile": "key"}"#).unwrap();
         let journals = config.sessions.journals;
