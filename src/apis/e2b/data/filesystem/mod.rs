@@ -89,7 +89,10 @@ async fn stat(call: &mut DataCall, head: Head, body: Body) -> Result<Response, E
 async fn list(call: &mut DataCall, head: Head, body: Body) -> Result<Response, E2bError> {
     let (path, depth) = call.message::<ListDirRequest>(&head, body).await?.into_listing()?;
     let session = call.sandbox.session()?;
-    let entries = session.session.list_folder(&path, depth).await.map_err(E2bError::of_agent)?;
+    let share = &mut call.caller.share;
+    let listed =
+        session.session.list_folder_within(&path, depth, &mut |bytes| share.grow(bytes)).await;
+    let entries = listed.map_err(E2bError::of_agent)?;
     let entries = entries.into_iter().map(EntryInfo::from).collect();
     Ok(answer::message(&head, &ListDirResponse { entries }))
 }

@@ -84,7 +84,9 @@ async fn serve(method: Method, State(e2b): State<E2b>, request: Request) -> Resp
 async fn list(call: &mut DataCall, head: Head, body: Body) -> Result<Response, E2bError> {
     let OfProcess { .. } = call.message(&head, body).await?;
     let session = call.sandbox.session()?;
-    let processes = session.session.processes().await.map_err(E2bError::of_agent)?;
+    let share = &mut call.caller.share;
+    let listed = session.session.processes_within(&mut |bytes| share.grow(bytes)).await;
+    let processes = listed.map_err(E2bError::of_agent)?;
     Ok(answer::message(&head, &ListResponse::new(processes)))
 }
 
