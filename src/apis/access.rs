@@ -231,3 +231,47 @@ impl hyper::body::Body for WhileKnown {
         Pin::new(&mut self.body).poll_frame(context)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::{IpAddr, Ipv4Addr};
+
+    use axum::http::Request;
+
+    use super::*;
+    use crate::config::HttpConfig;
+    use crate::web::{Token, TokenForm};
+
+    fn head(from: [u8; 4], origin: Option<&str>) -> Parts {
+        let mut request = Request::builder().header(HOST, "localhost");
+        if let Some(origin) = origin {
+            request = request.header(ORIGIN, origin);
+        }
+        let peer = Peer((Ipv4Addr::from(from), 1).into());
+        request.extension(peer).body(()).unwrap().into_parts().0
+    }
+
+    #[test]
+    fn a_page_on_another_machine_needs_a_token_or_an_entry_in_the_configuration() {
+        let folder = tempfile::tempdir().unwrap();
+        let tokens = folder.path().join("tokens");
+        let (token, _) = Token::new("one", None, TokenForm::Isolator).unwrap();
+        std::fs::write(&tokens, token.to_string()).unwrap();
+        let settings = HttpConfig {
+            tokens: Some(tokens),
+            allowed_origins: vec!["https://agent.example:443".to_owned()],
+            ..HttpConfig::default()
+        };
+        let rules = Rules::new(&settings, IpAddr::V4(Ipv4Addr::UNSPECIFIED)).unwrap();
+        let (answers, draining) = (TaskTracker::new(), CancellationToken::new());
+        let gate = Gate::new(Current::new(rules), Budget::new(1, 1), answers, draining);
+        let open_to = ["10.0.0.0/8".parse().unwrap(), "127.0.0.1".parse().unwrap()];
+        let client = |from, origin| gate.client(&head(from, origin), &open_to).map(drop);
+        let (here, there) = ([127, 0, 0, 1], [10, 0, 0, 1]);
+        assert_eq!(client(there, None), Ok(()));
+        assert_eq!(client(there, Some("https://agent.example")), Ok(()));
+        assert_eq!(client(here, Some("http://localhost:3000")), Ok(()));
+        assert_eq!(client(there, Some("http://localhost:3000")), Err(Refused::Origin));
+        assert_eq!(client([192, 0, 2, 1], None), Err(Refused::NoToken));
+    }
+}

@@ -6,6 +6,7 @@
 pub(crate) mod access;
 mod body;
 mod e2b;
+mod forms;
 pub(crate) mod operation;
 mod piston;
 mod programs;

@@ -4,9 +4,8 @@ mod watch;
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use axum::response::Response;
-use axum::routing::post;
 use futures_util::future::BoxFuture;
 use isolator_pool::pool::session::agent::AgentError;
 
@@ -54,14 +53,11 @@ static METHODS: [(Method, Operation); 9] = [
 
 /// The paths.
 pub(super) fn route(apis: &Apis, e2b: &E2b) -> Router {
-    METHODS.iter().fold(Router::new(), |router, (method, operation)| {
-        let served = post(move |state, request| serve(*method, state, request));
-        router.route(operation.route, operation.observed(apis, served.with_state(e2b.clone())))
-    })
+    call::route(apis, e2b, &METHODS, serve)
 }
 
 /// Serves a call.
-async fn serve(method: Method, State(e2b): State<E2b>, request: Request) -> Response {
+async fn serve(method: Method, e2b: E2b, request: Request) -> Response {
     let shape = if matches!(method, Method::WatchDir) { Shape::Stream } else { Shape::Unary };
     call::serve(&e2b, request, shape, |call, head, body| -> BoxFuture<'_, _> {
         match method {

@@ -5,9 +5,8 @@ mod output;
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use axum::response::Response;
-use axum::routing::post;
 use futures_util::future::BoxFuture;
 use isolator_pool::pool::session::Session;
 
@@ -54,14 +53,11 @@ const START: Operation = called("/process.Process/Start", "e2b.start_process");
 
 /// The paths.
 pub(super) fn route(apis: &Apis, e2b: &E2b) -> Router {
-    METHODS.iter().fold(Router::new(), |router, (method, operation)| {
-        let served = post(move |state, request| serve(*method, state, request));
-        router.route(operation.route, operation.observed(apis, served.with_state(e2b.clone())))
-    })
+    call::route(apis, e2b, &METHODS, serve)
 }
 
 /// Serves a call.
-async fn serve(method: Method, State(e2b): State<E2b>, request: Request) -> Response {
+async fn serve(method: Method, e2b: E2b, request: Request) -> Response {
     let shape = match method {
         Method::Start | Method::Connect | Method::StreamInput => Shape::Stream,
         _ => Shape::Unary,
