@@ -8,11 +8,13 @@ use isolator_pool::pool::session::SessionError;
 use isolator_pool::pool::session::agent::AgentError;
 
 use crate::duration;
+use crate::node::LostHandle;
 use crate::packages::Refusal;
 use crate::policy::{Findings, NoTurn};
 use crate::request::arguments::InvalidArgument;
 use crate::request::syntax::NoVerdict;
 use crate::sessions::gone::{Gone, Why, gone_of};
+use crate::sessions::journals::ReadError;
 use crate::sessions::{NoSession, OpenFailure, OpenSession};
 
 /// Why a call was not served. The failure of a program is not an error but an outcome.
@@ -53,6 +55,9 @@ pub(crate) enum CallError {
     /// The session could not be opened.
     #[error(transparent)]
     NotOpened(#[from] OpenFailure),
+    /// The journal of a session of another node can't be read.
+    #[error("{}", isolator_pool::error_chain::error_chain(.0))]
+    Journal(#[from] ReadError),
     /// The step has no outcome, and the session goes on.
     #[error(transparent)]
     Session(SessionError),
@@ -65,6 +70,9 @@ pub(crate) enum CallError {
     /// The session has ended during the call.
     #[error("the session is gone: {}", .0.why)]
     SessionEnded(Box<Gone>),
+    /// A handle of another node, or of this one before it was started again.
+    #[error("the {} is gone: {}", .0.thing().word(), .0)]
+    Lost(Box<LostHandle>),
 }
 
 impl CallError {
@@ -72,6 +80,7 @@ impl CallError {
     pub(super) fn no_session(handle: &str, error: NoSession) -> Self {
         match error {
             NoSession::Gone(gone) => Self::SessionGone(gone),
+            NoSession::Lost(lost) => Self::Lost(lost),
             NoSession::Unknown => InvalidArgument::no_such_session("session", handle).into(),
         }
     }
@@ -105,7 +114,7 @@ impl CallError {
         match self {
             Self::Invalid(_) => "invalid_arguments",
             Self::Forbidden { .. } => "refused",
-            Self::SessionGone(_) | Self::SessionEnded(_) => "session_gone",
+            Self::SessionGone(_) | Self::SessionEnded(_) | Self::Lost(_) => "session_gone",
             Self::Sandbox(error) | Self::NotOpened(OpenFailure::Open(error)) => {
                 Failure::of(error).as_str()
             }
@@ -116,6 +125,7 @@ impl CallError {
             | Self::PackagesComing { .. }
             | Self::NoVerdict(_)
             | Self::NotOpened(_)
+            | Self::Journal(_)
             | Self::Agent(_)
             | Self::Session(_) => "error",
         }

@@ -18,6 +18,7 @@ pub(crate) mod budget;
 pub(crate) mod command;
 mod contexts;
 mod error;
+pub(crate) mod idempotency;
 mod job;
 mod outcome;
 mod packages;
@@ -34,6 +35,7 @@ use isolator_pool::pool::pools::Pools;
 use isolator_pool::run::output::Watch;
 
 use self::budget::{Budget, Share};
+use self::idempotency::Idempotency;
 use self::job::Understanding;
 use crate::audit::{Audit, Note};
 use crate::config::Config;
@@ -42,6 +44,7 @@ use crate::packages::Packages;
 use crate::request::snippets::Snippets;
 use crate::request::understand::given::Given;
 use crate::sessions::Sessions;
+use crate::sessions::journals::Journals;
 use crate::traces::Traces;
 
 pub(crate) use agent::SentFile;
@@ -60,6 +63,7 @@ pub(crate) struct Calls {
     in_flight: Budget,
     sessions: Sessions,
     packages: Packages,
+    idempotency: Idempotency,
     clients: Clients,
 }
 
@@ -72,6 +76,8 @@ pub(crate) struct Setup {
     pub audit: Audit,
     /// The traces of the server, which are the same for all.
     pub traces: Traces,
+    /// The journals of sessions on a server, which are the same for all.
+    pub journals: Journals,
 }
 
 /// Everything that serves requests which begin now.
@@ -118,9 +124,11 @@ pub(crate) struct Call {
 impl Calls {
     /// For one client or for several.
     pub(crate) fn new(setup: &Setup, snippets: Arc<Snippets>, clients: Clients) -> Self {
-        let Setup { config, pools, packages, .. } = setup;
+        let Setup { config, pools, packages, journals, .. } = setup;
         let in_flight = config.requests.max_in_flight.as_usize();
-        let sessions = Sessions::new(config.sessions, clients == Clients::One, Arc::clone(pools));
+        let (has_one, node) = (clients == Clients::One, config.node.node());
+        let (sessions, pools_of) = (config.sessions.clone(), Arc::clone(pools));
+        let sessions = Sessions::new(sessions, has_one, pools_of, node, journals.clone());
         Self {
             config: Arc::clone(config),
             snippets,
@@ -128,6 +136,7 @@ impl Calls {
             in_flight: Budget::new(in_flight, clients.share_of(in_flight)),
             sessions,
             packages: packages.clone(),
+            idempotency: Idempotency::new(config, clients),
             clients,
         }
     }
@@ -138,13 +147,19 @@ impl Calls {
         let (has_one, in_flight) =
             (self.clients == Clients::One, config.requests.max_in_flight.as_usize());
         self.in_flight.set_limits(in_flight, self.clients.share_of(in_flight));
+        self.idempotency.set_bounds(config, self.clients);
         Self {
             config: Arc::clone(config),
             snippets,
             pools: Arc::clone(pools),
             in_flight: self.in_flight.clone(),
-            sessions: self.sessions.reconfigured(config.sessions, has_one, Arc::clone(pools)),
+            sessions: self.sessions.reconfigured(
+                config.sessions.clone(),
+                has_one,
+                Arc::clone(pools),
+            ),
             packages: packages.clone(),
+            idempotency: self.idempotency.clone(),
             clients: self.clients,
         }
     }
@@ -172,6 +187,11 @@ impl Calls {
     /// The sessions of all clients.
     pub(crate) fn sessions(&self) -> Sessions {
         self.sessions.clone()
+    }
+
+    /// The keys of calls that may be sent again.
+    pub(crate) const fn idempotency(&self) -> &Idempotency {
+        &self.idempotency
     }
 
     /// Whether a tool can be called.

@@ -14,8 +14,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::NoSession;
 use super::gone::{Tombstones, Why, gone_of};
+use super::journals::Journals;
 use super::lifetime::{AtDeadline, Deadline, EndKind, NextEnd, TooLate};
 use super::open::{InUse, OpenSession};
+use crate::node::{Node, Thing};
 
 /// How often an expired session that is in use is checked again.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
@@ -23,7 +25,11 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// The sessions of a server, open and gone.
 #[derive(Default)]
 pub(crate) struct Registry {
+    /// The node whose name the handles have.
+    pub(super) node: Node,
     pub(super) entries: Mutex<Records>,
+    /// The journals that are kept on a server.
+    pub(super) journals: Journals,
     /// Bytes that all of them may take.
     pub(super) most_memory: AtomicU64,
     pub(super) opened: Count,
@@ -128,9 +134,17 @@ impl Registry {
             }
             None => match entries.gone.find(client, id) {
                 Some(gone) => Err(NoSession::Gone(Box::new(gone.clone()))),
-                None => Err(NoSession::Unknown),
+                None => Err(match self.node.lost(id, Thing::Session) {
+                    Some(lost) => NoSession::Lost(Box::new(lost)),
+                    None => NoSession::Unknown,
+                }),
             },
         }
+    }
+
+    /// The node whose name the handles have.
+    pub(crate) const fn node(&self) -> &Node {
+        &self.node
     }
 
     /// Whether a session with this handle is open, whichever client has it.
@@ -178,6 +192,7 @@ impl Registry {
         }
         drop(entries);
         session.session.close();
+        self.journals.ended(session);
         true
     }
 }

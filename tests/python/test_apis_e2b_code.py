@@ -177,3 +177,32 @@ async def test_output_that_is_not_read_is_bounded(tmp_path):
             began = time.monotonic()
             assert (await box.run("1 + 1"))[0]["text"] == "2"
             assert time.monotonic() - began < 10
+
+
+async def test_python_and_javascript_share_files_in_one_sandbox(box):
+    made = await box.ask("POST", "/contexts", {"language": "javascript"})
+    assert made.status_code in (200, 201), made.text
+    javascript = {"context_id": made.json()["id"]}
+    await box.run("kept = 7; open('from_python', 'w').write('p')")
+    code = "var kept = 1; const fs = require('fs'); fs.writeFileSync('from_node', fs.readFileSync('from_python') + 'n'); kept"
+    (shown,) = await box.run(code, **javascript)
+    assert shown["text"] == "1"
+    (shown,) = await box.run("open('from_node').read(), kept")
+    assert shown["text"] == "('pn', 7)"
+    # A cell whose end comes together with its beginning does not wait for a timer.
+    times = []
+    for _ in range(60):
+        began = time.monotonic()
+        await box.run("kept", **javascript)
+        times.append(time.monotonic() - began)
+    assert sorted(times)[45] < 0.09, times
+
+
+async def test_variables_of_a_cell_do_not_end_an_interpreter_without_an_environment(box):
+    await box.run("kept = 1; import os; given = os.environ; os.environ = None")
+    lines = await box.run("kept", env_vars={"A": "1"})
+    texts = [line["text"] for line in lines]
+    assert texts == ["The variables for this cell could not be set: AttributeError\n", "1"], lines
+    await box.run("os.environ = given")
+    (shown,) = await box.run("os.environ['A']", env_vars={"A": "1"})
+    assert shown["text"] == "'1'"

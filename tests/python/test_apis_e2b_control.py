@@ -12,9 +12,11 @@ import urllib.parse
 from contextlib import asynccontextmanager
 
 import anyio
+import engine
 import httpx2 as httpx
 import pytest
 from certificates import certificate
+from e2b_raw import Sandbox, Server
 from faults import NO_POOL
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
@@ -549,11 +551,12 @@ async def test_a_token_in_e2b_s_form_opens_everything_until_it_is_removed(tmp_pa
         old = Owner(str(ann.http.base_url), secret)
         sandbox = await old.create()
         assert (await health(ann, data(sandbox))).status_code == 204
-        stream, _ = await started_process(old, sandbox, "sleep 100")
-        (tmp_path / "tokens").write_text(lines)
-        # A stream that is open breaks off.
-        with anyio.fail_after(10), pytest.raises(httpx.TransportError):
-            await stream.aread()
+        with pytest.raises(httpx.TransportError):
+            async with started_process(old, sandbox, "sleep 100") as pieces:
+                (tmp_path / "tokens").write_text(lines)
+                # A stream that is open breaks off.
+                with anyio.fail_after(10):
+                    assert [piece async for piece in pieces] is None
         refused = await health(ann, data(sandbox))
         assert refused.status_code == 401 and "no valid token anymore" in refused.json()["message"]
         assert (await old.get("/v2/sandboxes")).status_code == 401
@@ -601,6 +604,42 @@ async def test_clients_of_a_server_that_was_started_again_learn_that_all_sandbox
             assert answer.status_code in (404, 502)
             message = answer.json()["message"]
             assert "was not found" in message and "started again" in message
+
+
+async def test_samples_of_a_sandbox_that_runs_and_is_frozen(tmp_path):
+    async with serving(tmp_path) as (ann, _):
+        before = int(time.time())
+        made = await ann.create()
+        raw = Sandbox(Server(str(ann.http.base_url)), made["sandboxID"], made["envdAccessToken"])
+        path = f"/sandboxes/{made['sandboxID']}/metrics"
+        # It takes CPU time and 20 MiB of its disk for the first two samples.
+        busy = "head -c 20M /dev/urandom > big; timeout 6 sh -c 'while :; do :; done'"
+        assert (await anyio.to_thread.run_sync(raw.run, busy))[1]["exitCode"] == 124
+        samples = (await ann.get(path)).json()
+        assert len(samples) >= 2, samples
+        for sample in samples:
+            assert 0 < sample["memUsed"] <= sample["memTotal"] and sample["cpuCount"] > 0, sample
+            assert before <= sample["timestampUnix"] <= time.time(), sample
+        assert samples[-1]["cpuUsedPct"] > 20 and samples[-1]["diskUsed"] >= 20 << 20, samples
+
+        (instance,) = instances(tmp_path)
+        states = lambda: [sandbox.state for sandbox in engine.sandboxes(instance)]
+        await until(lambda: states() == ["paused"], 20, "it is frozen")
+        count = len(samples)
+        while len(samples) == count:
+            samples = (await ann.get(path)).json()
+            assert states() == ["paused"]
+            await anyio.sleep(0.2)
+        assert samples[-1]["cpuUsedPct"] == 0 and samples[-1]["diskUsed"] >= 20 << 20, samples
+
+        times = [sample["timestampUnix"] for sample in samples]
+        some = await ann.get(path, start=times[1], end=times[1])
+        assert [sample["timestampUnix"] for sample in some.json()] == [times[1]]
+        assert (await ann.get(path, start=before - 3600, end=before - 1800)).json() == []
+        listed = (await ann.get("/sandboxes/metrics", sandbox_ids=f"{made['sandboxID']},{UNKNOWN}")).json()
+        assert listed["sandboxes"].keys() == {made["sandboxID"]}
+        for wrong in ["?start=x", "?start=2&end=1", "?step=1"]:
+            assert (await ann.http.get(f"{path}{wrong}")).status_code == 400, wrong
 
 
 async def test_requests_are_in_the_audit_log_with_their_names(tmp_path):

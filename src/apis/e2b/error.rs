@@ -11,9 +11,10 @@ use isolator_pool::pool::counts::Failure;
 use isolator_pool::pool::pools::ExecuteError;
 use isolator_pool::pool::session::SessionError;
 use isolator_pool::pool::session::agent::AgentError;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::calls::{Again, CallError, CallOutcome};
+use crate::node::{LostHandle, Thing};
 use crate::request::arguments::InvalidArgument;
 use crate::sessions::OpenFailure;
 use crate::web::{Refused, set_outcome};
@@ -30,6 +31,8 @@ pub(super) const PAUSED: &str = "it is paused: connect to resume it";
 pub(crate) struct E2bError {
     kind: ErrorKind,
     message: Cow<'static, str>,
+    /// The node that has the sandbox, or had it.
+    node: Option<String>,
     outcome: CallOutcome,
     #[source]
     source: Option<Box<dyn Error + Send + Sync>>,
@@ -130,7 +133,14 @@ impl From<InvalidArgument> for E2bError {
 impl E2bError {
     /// An error of this kind with a message for the client.
     pub(crate) fn new(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
-        Self { kind, message: message.into(), outcome: kind.outcome(), source: None }
+        Self { kind, message: message.into(), outcome: kind.outcome(), node: None, source: None }
+    }
+
+    /// The error for a sandbox of a node that is lost, or that is another one. It may be known by a secret, which is not repeated.
+    pub(crate) fn lost(kind: ErrorKind, lost: LostHandle) -> Self {
+        let lost = lost.of(Thing::Sandbox);
+        let message = format!("the sandbox was not found: {lost}");
+        Self { node: Some(lost.node().to_owned()), ..Self::new(kind, message) }
     }
 
     /// A field, path or parameter that can't be used.
@@ -198,17 +208,24 @@ impl E2bError {
 
     /// The error of a call that has no result.
     pub(crate) fn of_call(error: CallError) -> Self {
+        let error = match error {
+            CallError::Lost(lost) => return Self::lost(ErrorKind::SandboxGone, *lost),
+            error => error,
+        };
         let kind = match &error {
             CallError::Invalid(_) => ErrorKind::Invalid,
             CallError::Packages(refusal) if refusal.is_of_arguments() => ErrorKind::Invalid,
             CallError::Forbidden { .. } => ErrorKind::Denied,
-            CallError::SessionGone(_) | CallError::SessionEnded(_) => ErrorKind::SandboxGone,
+            CallError::SessionGone(_) | CallError::SessionEnded(_) | CallError::Lost(_) => {
+                ErrorKind::SandboxGone
+            }
             CallError::NotOpened(OpenFailure::AllInUse(_)) | CallError::TooMuchAtOnce(_) => {
                 ErrorKind::Exhausted
             }
-            CallError::CheckBusy(_) | CallError::PackagesComing { .. } | CallError::NoAudit(_) => {
-                ErrorKind::Busy
-            }
+            CallError::CheckBusy(_)
+            | CallError::PackagesComing { .. }
+            | CallError::NoAudit(_)
+            | CallError::Journal(_) => ErrorKind::Busy,
             CallError::Sandbox(error) | CallError::NotOpened(OpenFailure::Open(error)) => {
                 kind_of_execution(error)
             }
@@ -247,17 +264,25 @@ impl E2bError {
     }
 
     /// The body of an error on the control plane, for files and for code.
-    pub(crate) fn body(&self) -> serde_json::Value {
-        body(self.kind.status(), &self.message)
+    pub(crate) fn body(&self) -> Value {
+        self.with_code(json!(self.kind.status().as_u16()))
     }
 
     /// The body of an error of Connect.
-    pub(crate) fn connect_body(&self) -> serde_json::Value {
-        json!({ "code": self.kind.connect_code(), "message": self.message })
+    pub(crate) fn connect_body(&self) -> Value {
+        self.with_code(json!(self.kind.connect_code()))
+    }
+
+    fn with_code(&self, code: Value) -> Value {
+        let mut body = json!({ "code": code, "message": self.message });
+        if let Some(node) = &self.node {
+            body["node"] = json!(node);
+        }
+        body
     }
 
     /// The answer with a body. Clients are told whether to send the request again.
-    pub(crate) fn response_with(&self, body: &serde_json::Value) -> Response {
+    pub(crate) fn response_with(&self, body: &Value) -> Response {
         let mut response = (self.kind.status(), body.to_string()).into_response();
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));

@@ -199,6 +199,7 @@ fn noted<T>(note: &mut Note, result: Result<T, E2bError>) -> Result<T, E2bError>
 /// The error for a sandbox that a client doesn't have.
 fn not_found(id: &str, none: NoSession) -> E2bError {
     let why = match none {
+        NoSession::Lost(lost) => return E2bError::lost(ErrorKind::NotFound, *lost),
         NoSession::Gone(gone) => gone.why.to_string(),
         NoSession::Unknown => "you have none with this id. When a server is started again, all \
                                sandboxes are gone"

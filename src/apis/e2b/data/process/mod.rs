@@ -10,7 +10,7 @@ use axum::response::Response;
 use futures_util::future::BoxFuture;
 use isolator_pool::pool::session::Session;
 
-use super::call::{self, DataCall, called};
+use super::call::{self, DataCall, Line, called};
 use super::connect::answer;
 use super::connect::head::{Head, Shape};
 use super::messages::Empty;
@@ -57,12 +57,22 @@ pub(super) fn route(apis: &Apis, e2b: &E2b) -> Router {
 }
 
 /// Serves a call.
-async fn serve(method: Method, e2b: E2b, request: Request) -> Response {
+async fn serve(
+    method: Method,
+    operation: &'static Operation,
+    e2b: E2b,
+    request: Request,
+) -> Response {
+    let line = match method {
+        Method::List | Method::Update => Line::None,
+        Method::Start => Line::Own,
+        _ => Line::Of(operation),
+    };
     let shape = match method {
         Method::Start | Method::Connect | Method::StreamInput => Shape::Stream,
         _ => Shape::Unary,
     };
-    call::serve(&e2b, request, shape, |call, head, body| -> BoxFuture<'_, _> {
+    call::serve(&e2b, request, shape, line, |call, head, body| -> BoxFuture<'_, _> {
         match method {
             Method::List => Box::pin(list(call, head, body)),
             Method::Start => Box::pin(start(call, head, body)),
@@ -79,7 +89,7 @@ async fn serve(method: Method, e2b: E2b, request: Request) -> Response {
 
 async fn list(call: &mut DataCall, head: Head, body: Body) -> Result<Response, E2bError> {
     let OfProcess { .. } = call.message(&head, body).await?;
-    let session = call.sandbox.session()?;
+    let session = call.session()?;
     let share = &mut call.caller.share;
     let listed = session.session.processes_within(&mut |bytes| share.grow(bytes)).await;
     let processes = listed.map_err(E2bError::of_agent)?;
@@ -94,14 +104,15 @@ async fn start(call: &mut DataCall, head: Head, body: Body) -> Result<Response, 
 
 async fn connect(call: &mut DataCall, head: Head, body: Body) -> Result<Response, E2bError> {
     let request: OfProcess = call.message(&head, body).await?;
-    let session = call.sandbox.session()?;
+    let session = call.session()?;
     let pid = pid_of(&session.session, request.selected()?).await?;
+    call.note.process(pid);
     output::attached(call, head, session, pid).await
 }
 
 async fn update(call: &mut DataCall, head: Head, body: Body) -> Result<Response, E2bError> {
     let (selected, size) = call.message::<UpdateRequest>(&head, body).await?.into_size()?;
-    let session = call.sandbox.session()?;
+    let session = call.session()?;
     let pid = pid_of(&session.session, selected).await?;
     session.session.resize(pid, size).await.map_err(E2bError::of_agent)?;
     Ok(answer::message(&head, &Empty {}))
@@ -109,24 +120,29 @@ async fn update(call: &mut DataCall, head: Head, body: Body) -> Result<Response,
 
 async fn send_input(call: &mut DataCall, head: Head, body: Body) -> Result<Response, E2bError> {
     let (selected, bytes) = call.message::<SendInputRequest>(&head, body).await?.into_input()?;
-    let session = call.sandbox.session()?;
+    let session = call.session()?;
     let pid = pid_of(&session.session, selected).await?;
+    call.note.process(pid);
+    call.note.input(&bytes);
     session.session.send_input(pid, bytes.into()).await.map_err(E2bError::of_agent)?;
     Ok(answer::message(&head, &Empty {}))
 }
 
 async fn send_signal(call: &mut DataCall, head: Head, body: Body) -> Result<Response, E2bError> {
     let (selected, signal) = call.message::<SendSignalRequest>(&head, body).await?.into_signal()?;
-    let session = call.sandbox.session()?;
+    let session = call.session()?;
     let pid = pid_of(&session.session, selected).await?;
+    call.note.process(pid);
+    call.note.signal(signal);
     session.session.signal(pid, signal).await.map_err(E2bError::of_agent)?;
     Ok(answer::message(&head, &Empty {}))
 }
 
 async fn close_stdin(call: &mut DataCall, head: Head, body: Body) -> Result<Response, E2bError> {
     let selected = call.message::<OfProcess>(&head, body).await?.selected()?;
-    let session = call.sandbox.session()?;
+    let session = call.session()?;
     let pid = pid_of(&session.session, selected).await?;
+    call.note.process(pid);
     session.session.close_input(pid).await.map_err(E2bError::of_agent)?;
     Ok(answer::message(&head, &Empty {}))
 }
