@@ -53,7 +53,8 @@ impl Calls {
         let mut replayed = None;
         if let Some(handle) = replay {
             let found = self.sessions.journal(&call.client, &handle).await?;
-            let KeptJournal { language, journal } = found.ok_or_else(|| self.no_journal(&handle))?;
+            let KeptJournal { language, journal } =
+                found.ok_or_else(|| self.no_journal(&handle))?;
             if language != wish.language.name {
                 let message =
                     format!("that session's language is {language}: open one in the same language");

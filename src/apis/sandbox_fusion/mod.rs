@@ -1,6 +1,5 @@
 //! The API of SandboxFusion, which trainers use to compute rewards: a program in a request, or cells that run one after the other.
 
-mod json;
 mod jupyter;
 mod languages;
 mod run_code;
