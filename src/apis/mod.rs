@@ -11,6 +11,7 @@ pub(crate) mod operation;
 mod piston;
 mod programs;
 mod sandbox_fusion;
+mod unserved;
 
 use std::sync::Arc;
 

@@ -14,7 +14,8 @@ use super::{
     failed, fetched, seconds, sent,
 };
 use crate::apis::operation::Operation;
-use crate::apis::programs::{Ended, MARGIN, Program, Received, Unserved};
+use crate::apis::programs::{Ended, MARGIN, Program, Received};
+use crate::apis::unserved::Unserved;
 use crate::apis::{Apis, answer};
 use crate::config::Config;
 use crate::request::arguments::InvalidArgument;
