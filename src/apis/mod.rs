@@ -12,6 +12,7 @@ pub(crate) mod operation;
 mod piston;
 mod programs;
 mod sandbox_fusion;
+mod unserved;
 
 use std::sync::Arc;
 

@@ -21,7 +21,8 @@ use super::{
 use crate::apis::access::Caller as Sender;
 use crate::apis::forms::Form;
 use crate::apis::operation::{HowServed, Operation};
-use crate::apis::programs::{CAUSE, MARGIN, Received, Unserved, add_line, unserved};
+use crate::apis::programs::{CAUSE, MARGIN, Received, add_line};
+use crate::apis::unserved::{Unserved, unserved};
 use crate::apis::{Apis, Protocol, answer, keyed};
 use crate::calls::served::{Opened, Ran, RunEnd};
 use crate::calls::{CallError, CallOutcome, Job, Served, Serving};
