@@ -18,6 +18,7 @@ pub(crate) mod budget;
 pub(crate) mod command;
 mod contexts;
 mod error;
+pub(crate) mod idempotency;
 mod job;
 mod outcome;
 mod packages;
@@ -34,6 +35,7 @@ use isolator_pool::pool::pools::Pools;
 use isolator_pool::run::output::Watch;
 
 use self::budget::{Budget, Share};
+use self::idempotency::Idempotency;
 use self::job::Understanding;
 use crate::audit::{Audit, Note};
 use crate::config::Config;
@@ -60,6 +62,7 @@ pub(crate) struct Calls {
     in_flight: Budget,
     sessions: Sessions,
     packages: Packages,
+    idempotency: Idempotency,
     clients: Clients,
 }
 
@@ -129,6 +132,7 @@ impl Calls {
             in_flight: Budget::new(in_flight, clients.share_of(in_flight)),
             sessions,
             packages: packages.clone(),
+            idempotency: Idempotency::new(config, clients),
             clients,
         }
     }
@@ -139,6 +143,7 @@ impl Calls {
         let (has_one, in_flight) =
             (self.clients == Clients::One, config.requests.max_in_flight.as_usize());
         self.in_flight.set_limits(in_flight, self.clients.share_of(in_flight));
+        self.idempotency.set_bounds(config, self.clients);
         Self {
             config: Arc::clone(config),
             snippets,
@@ -146,6 +151,7 @@ impl Calls {
             in_flight: self.in_flight.clone(),
             sessions: self.sessions.reconfigured(config.sessions, has_one, Arc::clone(pools)),
             packages: packages.clone(),
+            idempotency: self.idempotency.clone(),
             clients: self.clients,
         }
     }
@@ -173,6 +179,11 @@ impl Calls {
     /// The sessions of all clients.
     pub(crate) fn sessions(&self) -> Sessions {
         self.sessions.clone()
+    }
+
+    /// The keys of calls that may be sent again.
+    pub(crate) const fn idempotency(&self) -> &Idempotency {
+        &self.idempotency
     }
 
     /// Whether a tool can be called.

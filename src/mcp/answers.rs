@@ -35,7 +35,7 @@ pub(crate) struct Answers {
 }
 
 /// The tool that a call names does not exist, or is not offered.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct NoSuchTool;
 
 /// How much of results is kept, and for how long.
@@ -84,6 +84,11 @@ impl Answers {
         Self { calls, audit: setup.audit.clone(), ..self.clone() }
     }
 
+    /// Begins the line of a call in the audit log.
+    pub(super) fn begin_note(&self, client: &Client, tool: &str) -> Note {
+        self.audit.begin(client, tool)
+    }
+
     /// The calls, without their answers.
     pub(crate) const fn calls(&self) -> &Calls {
         &self.calls
@@ -97,7 +102,11 @@ impl Answers {
     /// Counts of what is kept for clients.
     pub(crate) fn held(&self) -> Vec<Held> {
         let held = |kind, (count, bytes)| Held { kind, count, bytes };
-        vec![held("results", self.results.held()), held("long_runs", self.detached.held())]
+        vec![
+            held("results", self.results.held()),
+            held("long_runs", self.detached.held()),
+            held("keyed_answers", self.calls.idempotency().held()),
+        ]
     }
 
     /// Answers a call. Dropping the future ends the program and removes its sandbox, unless it was detached. A long run is

@@ -16,7 +16,7 @@ use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 use serde_json::{Number, Value, json};
 
-use crate::mcp::server::TakenArguments;
+use crate::mcp::caller::TakenArguments;
 use crate::node::HANDLE_ARGUMENTS;
 use crate::request::understand::given::{Given, Object};
 

@@ -149,8 +149,12 @@ async def timeout_is_set(world):
 
 
 async def metrics(world):
-    for sample in await done(world.sandbox.get_metrics()):
-        assert sample.mem_total > 0 and sample.cpu_count > 0, sample
+    async with asyncio.timeout(30):
+        while not (samples := await done(world.sandbox.get_metrics())):
+            await asyncio.sleep(0.5)
+    for sample in samples:
+        assert 0 < sample.mem_used <= sample.mem_total and sample.disk_used <= sample.disk_total, sample
+        assert 0 <= sample.cpu_used_pct <= 100 and sample.cpu_count > 0, sample
 
 
 async def many_files(world):

@@ -15,11 +15,15 @@ use serde_json::{Value, json};
 
 use crate::calls::{Again, CallError, CallOutcome};
 use crate::node::{LostHandle, Thing};
+use crate::request::arguments::InvalidArgument;
 use crate::sessions::OpenFailure;
 use crate::web::{Refused, set_outcome};
 
 /// Tells clients whether to send the same request again. Without it they repeat what a server answers with 429, 502, 503 or 504.
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("should-retry");
+
+/// Why a sandbox that is paused can't be used.
+pub(super) const PAUSED: &str = "it is paused: connect to resume it";
 
 /// A request that was not served.
 #[derive(Debug, thiserror::Error)]
@@ -120,6 +124,12 @@ impl ErrorKind {
     }
 }
 
+impl From<InvalidArgument> for E2bError {
+    fn from(error: InvalidArgument) -> Self {
+        Self::invalid(&error.field, &error.message).caused_by(error)
+    }
+}
+
 impl E2bError {
     /// An error of this kind with a message for the client.
     pub(crate) fn new(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
@@ -203,7 +213,8 @@ impl E2bError {
             error => error,
         };
         let kind = match &error {
-            CallError::Invalid(_) | CallError::Packages(_) => ErrorKind::Invalid,
+            CallError::Invalid(_) => ErrorKind::Invalid,
+            CallError::Packages(refusal) if refusal.is_of_arguments() => ErrorKind::Invalid,
             CallError::Forbidden { .. } => ErrorKind::Denied,
             CallError::SessionGone(_) | CallError::SessionEnded(_) | CallError::Lost(_) => {
                 ErrorKind::SandboxGone
@@ -219,12 +230,14 @@ impl E2bError {
             }
             CallError::Session(error) => kind_of_session(error),
             CallError::Agent(error) => kind_of_agent(error),
-            CallError::NoVerdict(_) | CallError::NotOpened(_) => ErrorKind::Internal,
+            CallError::Packages(_) | CallError::NoVerdict(_) | CallError::NotOpened(_) => {
+                ErrorKind::Internal
+            }
         };
         let outcome = error.outcome();
         let message = match &error {
             CallError::SessionGone(gone) | CallError::SessionEnded(gone) => {
-                format!("The sandbox was not found: {}", gone.why)
+                not_found(None, &gone.why.to_string())
             }
             error => error.to_string(),
         };
@@ -234,8 +247,8 @@ impl E2bError {
     /// The error of a session that has no answer.
     pub(crate) fn of_session(error: SessionError) -> Self {
         let message = match &error {
-            SessionError::Ended(reason) => format!("The sandbox was not found: {reason}"),
-            SessionError::Paused => "The sandbox was not found: it was paused".to_owned(),
+            SessionError::Ended(reason) => not_found(None, &reason.to_string()),
+            SessionError::Paused => not_found(None, PAUSED),
             error => error.to_string(),
         };
         Self::new(kind_of_session(&error), message).caused_by(error)
@@ -287,6 +300,19 @@ impl IntoResponse for E2bError {
     fn into_response(self) -> Response {
         self.response_with(&self.body())
     }
+}
+
+/// The message for a sandbox that is gone, with its id where that helps. Clients look for "was not found".
+pub(super) fn not_found(id: Option<&str>, why: &str) -> String {
+    let is_shown = |c: &char| c.is_ascii_alphanumeric() || *c == '-';
+    let id: String = id.unwrap_or_default().chars().filter(is_shown).take(64).collect();
+    let space = if id.is_empty() { "" } else { " " };
+    format!("the sandbox{space}{id} was not found: {why}")
+}
+
+/// The body of an error with this status and message.
+pub(crate) fn body(status: StatusCode, message: &str) -> serde_json::Value {
+    json!({ "code": status.as_u16(), "message": message })
 }
 
 fn kind_of_execution(error: &ExecuteError) -> ErrorKind {

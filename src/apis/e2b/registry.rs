@@ -13,7 +13,7 @@ use isolator_pool::lock::lock;
 use isolator_pool::pool::admission::Client;
 
 use super::deadlines::Deadlines;
-use super::error::{E2bError, ErrorKind};
+use super::error::{E2bError, ErrorKind, PAUSED, not_found};
 use super::secret::{FileQuery, Secret, SignatureExpired};
 use super::watchers::Watchers;
 use crate::node::{LostHandle, Node, Thing};
@@ -92,8 +92,7 @@ impl Sandbox {
         })?;
         if session.is_paused() {
             if !resumes {
-                let why = "it is paused; connect to it, and it goes on";
-                return Err(gone_sandbox(&self.id, why));
+                return Err(gone_sandbox(&self.id, PAUSED));
             }
             session.resume();
         }
@@ -219,13 +218,20 @@ impl Sandboxes {
                 found = Some(sandbox);
             }
         }
-        found.ok_or_else(|| match claim.lost(self.sessions.node()) {
-            Some(lost) => E2bError::lost(ErrorKind::SandboxGone, lost),
-            None => {
-                let message = "the request names no sandbox: send E2b-Sandbox-Id, X-Access-Token, or a signed URL \
-                               of a file, whose sandbox was not found";
-                E2bError::new(ErrorKind::Unauthenticated, message)
+        found.ok_or_else(|| {
+            if let Some(lost) = claim.lost(self.sessions.node()) {
+                return E2bError::lost(ErrorKind::SandboxGone, lost);
             }
+            let message = match claim.has_secret() {
+                true => {
+                    "the sandbox was not found: none has this X-Access-Token or signature. It has ended, or the server was \
+                     started again; with E2b-Sandbox-Id the answer says why"
+                }
+                false => {
+                    "the request names no sandbox: send E2b-Sandbox-Id and X-Access-Token, or a signed URL of a file"
+                }
+            };
+            E2bError::new(ErrorKind::Unauthenticated, message)
         })
     }
 
@@ -378,16 +384,14 @@ fn header<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a str>, E2b
     value.to_str().map(Some).map_err(|_| E2bError::invalid(name, "is not a text"))
 }
 
-/// The error for a sandbox that is gone. Clients look for "was not found".
+/// The error for a sandbox that is gone.
 fn gone_sandbox(id: &str, why: &str) -> E2bError {
-    E2bError::new(ErrorKind::SandboxGone, format!("the sandbox {id} was not found: {why}"))
+    E2bError::new(ErrorKind::SandboxGone, not_found(Some(id), why))
 }
 
 fn unknown_sandbox(id: &str) -> E2bError {
-    let id: String =
-        id.chars().filter(|c| c.is_ascii_alphanumeric() || *c == '-').take(64).collect();
     gone_sandbox(
-        &id,
+        id,
         "this server has none with this id. When a server is started again, all sandboxes are gone",
     )
 }

@@ -211,7 +211,7 @@ fn forbidden(tool: ToolName, error: CallError) -> Answer {
 
 /// The answer to arguments that can't be used. As an error of the protocol, many hosts would end the agent's run with
 /// it instead of showing it to the model.
-fn invalid(tool: ToolName, error: &InvalidArgument) -> Answer {
+pub(super) fn invalid(tool: ToolName, error: &InvalidArgument) -> Answer {
     let report = Report::invalid(error);
     match tool {
         ToolName::ExecuteCode | ToolName::GetResult | ToolName::RunCommand => {

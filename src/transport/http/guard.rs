@@ -26,7 +26,7 @@ use super::sessions::{SessionAccess, Sessions, Use};
 use crate::calls::budget::Budget;
 use crate::calls::{Again, CallOutcome};
 use crate::current::Current;
-use crate::mcp::server::ConnectedClient;
+use crate::mcp::caller::ConnectedClient;
 use crate::node::LostHandle;
 use crate::transport::message::{self, Limits, MAX_MESSAGE, Shortened};
 use crate::web::{
