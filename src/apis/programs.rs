@@ -498,11 +498,11 @@ pub(super) fn unserved(error: CallError, names: &ArgumentNames) -> Unserved {
         | CallError::NotOpened(OpenFailure::Open(ExecuteError::Admission(_))) => {
             Unserved::Busy(chain, outcome.seconds().unwrap_or(1), outcome)
         }
-        CallError::TooMuchAtOnce(_)
+        CallError::TooMuchAtOnce { .. }
         | CallError::NoAudit(_)
         | CallError::CheckBusy(_)
         | CallError::PackagesComing { .. }
-        | CallError::NotOpened(OpenFailure::AllInUse(_))
+        | CallError::NotOpened(OpenFailure::AllInUse { .. } | OpenFailure::Full { .. })
         | CallError::Sandbox(
             ExecuteError::Aborted
             | ExecuteError::Checkout(

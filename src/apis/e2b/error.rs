@@ -219,9 +219,11 @@ impl E2bError {
             CallError::SessionGone(_) | CallError::SessionEnded(_) | CallError::Lost(_) => {
                 ErrorKind::SandboxGone
             }
-            CallError::NotOpened(OpenFailure::AllInUse(_)) | CallError::TooMuchAtOnce(_) => {
-                ErrorKind::Exhausted
-            }
+            CallError::NotOpened(
+                OpenFailure::AllInUse { .. } | OpenFailure::Full { is_own_share: true, .. },
+            )
+            | CallError::TooMuchAtOnce { .. } => ErrorKind::Exhausted,
+            CallError::NotOpened(OpenFailure::Full { is_own_share: false, .. }) => ErrorKind::Busy,
             CallError::CheckBusy(_)
             | CallError::PackagesComing { .. }
             | CallError::NoAudit(_)

@@ -26,11 +26,12 @@ use super::sessions::{SessionAccess, Sessions, Use};
 use crate::calls::budget::Budget;
 use crate::calls::{Again, CallOutcome};
 use crate::current::Current;
-use crate::mcp::caller::ConnectedClient;
+use crate::mcp::caller::{ConnectedClient, MaxQueue};
 use crate::node::LostHandle;
 use crate::transport::message::{self, Limits, MAX_MESSAGE, Shortened};
 use crate::web::{
-    OutcomeSlot, Peer, Refused, Rules, Side, Weighed, client_of, discard, receive, set_outcome,
+    OutcomeSlot, Peer, Refused, Rules, Side, Weighed, asks_for_status, client_of, discard, receive,
+    set_outcome, set_status,
 };
 
 /// How long a call goes on after its client disconnected, if the client could come back to its session for the
@@ -191,6 +192,11 @@ impl Guard {
         let outcome = OutcomeSlot::default();
         parts.extensions.insert(outcome.clone());
         parts.extensions.insert(ConnectedClient { client: client.clone(), gone: gone.clone() });
+        let asks_for_status = is_post && asks_for_status(&parts.headers);
+        if asks_for_status {
+            // A refusal has to come before the answer begins.
+            parts.extensions.insert(MaxQueue(self.keep_alive / 2));
+        }
         accept::complete(&parts.method, &mut parts.headers);
         let is_delete = parts.method == Method::DELETE;
         let side = parts.extensions.get::<Side>().cloned().unwrap_or_default();
@@ -240,7 +246,15 @@ impl Guard {
         let absence = session.map(|session| Absence { guard: self, session, gone });
         let weighed = |body| Weighed::new(body, share, answer);
         let watched = |body| Watched { body: weighed(body), absence, used };
-        Ok(response.map(|body| Body::new(watched(body))))
+        let mut response = response.map(|body| Body::new(watched(body)));
+        if asks_for_status && alive::is_events(&response) {
+            response = alive::begun(response).await;
+        }
+        if let Some(outcome) = outcome.get().filter(|_| asks_for_status) {
+            set_outcome(&mut response, outcome);
+            set_status(&mut response, outcome);
+        }
+        Ok(response)
     }
 }
 

@@ -160,6 +160,7 @@ impl Run {
             client: self.session.client.clone(),
             watch: Some(self.watch(&so_far)),
             steps: None,
+            max_queue: None,
         };
         let (calls, session, context) =
             (self.now.calls.clone(), self.session.another(), self.context.clone());
