@@ -70,7 +70,7 @@ class Kubernetes:
     def stop(process):
         process.terminate()
         try:
-            process.wait(20)
+            process.wait(5)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
@@ -54,8 +55,6 @@ def built(overlay):
                 config["languageSettings"][language]["enabled"] = False
             # The tests call pods by their addresses.
             config["http"]["allowedHosts"] += [f"10.244.{node}.{last}" for node in (1, 2) for last in range(1, 100)]
-            if os.environ.get("NO_DRAIN"):
-                config["http"].pop("drainNotice"); config.pop("node")
             found["data"]["isolator_config.json"] = json.dumps(config | SETTINGS)
     return objects
 
@@ -215,8 +214,13 @@ def main():
         with ExitStack() as closing:
             run = Run(folder, closing)
             run.overlay()
-            for part in parts:
-                getattr(run, part)(*([closing] if part == "scale" else []))
+            try:
+                for part in parts:
+                    getattr(run, part)(*([closing] if part == "scale" else []))
+            except BaseException:
+                # Before the cluster goes, which takes a while.
+                traceback.print_exc()
+                raise
     finally:
         if os.environ.get("KEEP"):
             print(f"logs are in {folder}")

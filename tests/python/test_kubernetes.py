@@ -126,8 +126,10 @@ def test_the_server_understands_its_configuration_and_command_lines(tmp_path):
     variables = {one["name"]: "isolator-0" for one in container["env"]}
     code, said = isolator("--config", str(config), "config", "check", **variables)
     assert code == 0, said
-    code, said = isolator(*container["args"], "--help")
-    assert code == 0, said
+    for command in (["isolator", *container["args"]], container["lifecycle"]["preStop"]["exec"]["command"]):
+        assert command[0] == "isolator"
+        code, said = isolator(*command[1:], "--help")
+        assert code == 0, (command, said)
     described = (FOLDER / "Dockerfile").read_text()
     for name, value in re.findall(r"(ISOLATOR_\w+)=(\S+)", described):
         code, said = isolator("--config", str(config), "config", "check", **{name: value})
@@ -141,6 +143,7 @@ def test_the_server_understands_its_configuration_and_command_lines(tmp_path):
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
     listens = dict(zip(container["args"][2:], container["args"][3:], strict=False))
     assert listens["--http"].endswith(f":{ports['http']}") and listens["--admin"].endswith(f":{ports['admin']}")
+    assert written["node"]["agentCheck"].endswith(f":{ports['agent']}")
 
 
 @pytest.mark.any_engine
@@ -154,7 +157,7 @@ def test_a_pod_has_the_memory_and_the_time_that_its_configuration_takes():
     assert int(number) * UNITS[unit] >= needed << 20
     assert container["resources"]["requests"]["memory"] == container["resources"]["limits"]["memory"]
     assert float(container["resources"]["requests"]["cpu"]) >= written["requests"]["maxRunning"] * written["defaultCpus"]
-    seconds = sum(int(written["http"][key].removesuffix("s")) for key in ("drain",))
+    seconds = sum(int(written["http"][key].removesuffix("s")) for key in ("drainNotice", "drain"))
     assert pod["terminationGracePeriodSeconds"] >= seconds + 15
 
 
