@@ -7,22 +7,22 @@
 //! No request is read. The line is written to a new connection at once, and the rest is bounded in number and time, so neither slow
 //! clients nor many keep the balancer from its answer.
 
+use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use super::http::Health;
 use crate::config::Config;
 
-/// Connections that are closed politely at the same time. Others are closed as soon as they have their line.
-const MAX_CONNECTIONS: usize = 32;
+/// Connections that are closed politely at the same time. If there are more, the oldest one ends at once.
+const MAX_CONNECTIONS: usize = 128;
 
 /// How long a client can take to close its side, and how much of what it sends is read meanwhile.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -88,7 +88,7 @@ impl AgentCheck {
 }
 
 async fn accept(listener: TcpListener, health: Health, tasks: TaskTracker) {
-    let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let mut closing: VecDeque<AbortHandle> = VecDeque::new();
     let began = Instant::now();
     let mut known: Option<(Instant, String)> = None;
     loop {
@@ -103,12 +103,17 @@ async fn accept(listener: TcpListener, health: Health, tasks: TaskTracker) {
         // There is room for a line in every new connection.
         let written = stream.try_write(line.1.as_bytes());
         known = Some(line);
-        if let (Ok(_), Ok(slot)) = (written, Arc::clone(&slots).try_acquire_owned()) {
-            tasks.spawn(async move {
-                let _ = timeout(CLOSE_TIMEOUT, close(stream)).await;
-                drop(slot);
-            });
+        if written.is_err() {
+            continue;
         }
+        closing.retain(|task| !task.is_finished());
+        if closing.len() >= MAX_CONNECTIONS
+            && let Some(oldest) = closing.pop_front()
+        {
+            oldest.abort();
+        }
+        let closed = timeout(CLOSE_TIMEOUT, close(stream));
+        closing.push_back(tasks.spawn(async { drop(closed.await) }).abort_handle());
     }
 }
 

@@ -63,7 +63,8 @@ class Caller:
         answer, body = self.send({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
         if answer.headers["content-type"] == "text/event-stream":
             (body,) = [line[6:] for line in body.split(b"\n") if line.startswith(b"data: {")]
-        return answer, json.loads(body)["result"]
+        message = json.loads(body)
+        return answer, message["result"] if "result" in message else {"isError": True} | message["error"]
 
     def run(self, code, **arguments):
         return self.call("execute_code", language="python", entrypoint_code=code, **arguments)
@@ -129,7 +130,8 @@ async def test_a_stop_under_load_loses_no_call_that_a_balancer_repeats(tmp_path,
         os.kill(pid, signal.SIGTERM)
         for load in loads:
             await in_thread(load.join)
-        assert not [wrong for load in loads for wrong in load.wrong]
+        wrong = [wrong for load in loads for wrong in load.wrong]
+        assert not wrong, wrong
         assert any(load.refused for load in loads)
 
 

@@ -59,7 +59,7 @@ pub(super) async fn stop(
         let mut closing = std::pin::pin!(close(server, drain));
         tokio::select! {
             closed = &mut closing => closed,
-            signal = again => {
+            signal = &mut again, if !is_at_once => {
                 tracing::info!(signal, "stopping at once");
                 server.setup().pools.end_running();
                 closing.await
@@ -75,6 +75,9 @@ pub(super) async fn stop(
             tokio::time::sleep(LOOK_AGAIN).await;
         }
     }
+    // What is being answered now would be cut.
+    ending.closed.cancel();
+    let _ = tokio::time::timeout(ANSWERS_TIMEOUT, ending.answers.wait()).await;
     ending.stop.cancel();
     closed
 }

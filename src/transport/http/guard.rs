@@ -20,6 +20,7 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::Ending;
 use super::accept;
 use super::alive::{self, Alive, Pace};
 use super::sessions::{SessionAccess, Sessions, Use};
@@ -60,6 +61,8 @@ pub(super) struct Guard {
     absences: TaskTracker,
     /// Answers that are still being sent.
     answers: TaskTracker,
+    /// Cancelled when all requests are refused.
+    closed: CancellationToken,
     /// How long an answer can be silent.
     keep_alive: Duration,
     /// The client of all requests, if the listener has only one.
@@ -72,12 +75,20 @@ impl Guard {
         sessions: Arc<Sessions>,
         bodies: Budget,
         limits: Limits,
-        answers: TaskTracker,
+        ending: &Ending,
         keep_alive: Duration,
     ) -> Self {
-        let absences = TaskTracker::new();
-        let only_client = None;
-        Self { rules, sessions, bodies, limits, absences, answers, keep_alive, only_client }
+        Self {
+            rules,
+            sessions,
+            bodies,
+            limits,
+            absences: TaskTracker::new(),
+            answers: ending.answers.clone(),
+            closed: ending.closed.clone(),
+            keep_alive,
+            only_client: None,
+        }
     }
 
     /// Takes all requests as this client's, because the listener lets no other in.
@@ -188,6 +199,14 @@ impl Guard {
         }
         // The answer to a GET is a stream that has no end.
         let answer = is_post.then(|| self.answers.token());
+        if self.closed.is_cancelled() {
+            let refused = Refused::ShuttingDown;
+            let mut response =
+                refusal(&body, &ErrorData::internal_error(refused.to_string(), None));
+            *response.status_mut() = refused.status();
+            refused.add_headers(response.headers_mut());
+            return Err(response.into());
+        }
         let gone = CancellationToken::new();
         let outcome = OutcomeSlot::default();
         parts.extensions.insert(outcome.clone());

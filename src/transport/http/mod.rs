@@ -137,6 +137,8 @@ pub(crate) struct Ending {
     pub connections: TaskTracker,
     /// The answers that are still being sent. When connections end, their streams are cut.
     pub answers: TaskTracker,
+    /// All requests are refused.
+    pub closed: CancellationToken,
     /// No more connections are accepted; open ones finish their answers.
     pub stop: CancellationToken,
     /// All connections end now.
@@ -212,12 +214,11 @@ impl Http {
         let apis = Apis::new(move || serving.serving(), gate);
         let limits = Limits::new(config.limits.max_files);
         let keep_alive = self.settings.keep_alive;
-        let answers = ending.answers.clone();
-        let guard = Guard::new(rules.clone(), sessions, bodies, limits, answers, keep_alive);
+        let guard = Guard::new(rules.clone(), sessions, bodies, limits, &ending, keep_alive);
         let router = protocol(server, guard, rules.clone(), ending.stop.clone())
             .merge(apis::route(&apis))
             .fallback(async move |request: Request| {
-                apis::nothing_here(&apis, &request, NOTHING_HERE)
+                apis::nothing_here(&apis, request, NOTHING_HERE).await
             })
             .layer(cors::layer(rules.clone()))
             .layer(from_fn_with_state(rules, cors::refuse_others));
