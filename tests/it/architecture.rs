@@ -17,7 +17,7 @@ const LIBRARIES: [(&str, &[&str]); 16] = [
     ("plotters", &["bench/src/"]),
     ("prometheus_client", &["src/metrics/"]),
     ("redis", &["src/sessions/journals/valkey.rs"]),
-    ("ring", &["src/sessions/journals/seal.rs"]),
+    ("ring", &["src/sessions/journals/seal.rs", "src/packages/store/seal.rs"]),
     ("rustyline", &["src/commands/session/prompt.rs"]),
     (
         "reqwest",
@@ -64,6 +64,7 @@ const FOLDERS: [(&str, &[&str]); 2] = [
             "reread",
             "node",
             "hex",
+            "nodes_key",
             "log",
             "pattern",
         ],
