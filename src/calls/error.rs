@@ -14,6 +14,7 @@ use crate::policy::{Findings, NoTurn};
 use crate::request::arguments::InvalidArgument;
 use crate::request::syntax::NoVerdict;
 use crate::sessions::gone::{Gone, Why, gone_of};
+use crate::sessions::journals::ReadError;
 use crate::sessions::{NoSession, OpenFailure, OpenSession};
 
 /// Why a call was not served. The failure of a program is not an error but an outcome.
@@ -54,6 +55,9 @@ pub(crate) enum CallError {
     /// The session could not be opened.
     #[error(transparent)]
     NotOpened(#[from] OpenFailure),
+    /// The journal of a session of another node can't be read.
+    #[error("{}", isolator_pool::error_chain::error_chain(.0))]
+    Journal(#[from] ReadError),
     /// The step has no outcome, and the session goes on.
     #[error(transparent)]
     Session(SessionError),
@@ -121,6 +125,7 @@ impl CallError {
             | Self::PackagesComing { .. }
             | Self::NoVerdict(_)
             | Self::NotOpened(_)
+            | Self::Journal(_)
             | Self::Agent(_)
             | Self::Session(_) => "error",
         }

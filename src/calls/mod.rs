@@ -44,6 +44,7 @@ use crate::packages::Packages;
 use crate::request::snippets::Snippets;
 use crate::request::understand::given::Given;
 use crate::sessions::Sessions;
+use crate::sessions::journals::Journals;
 use crate::traces::Traces;
 
 pub(crate) use agent::SentFile;
@@ -75,6 +76,8 @@ pub(crate) struct Setup {
     pub audit: Audit,
     /// The traces of the server, which are the same for all.
     pub traces: Traces,
+    /// The journals of sessions on a server, which are the same for all.
+    pub journals: Journals,
 }
 
 /// Everything that serves requests which begin now.
@@ -121,10 +124,11 @@ pub(crate) struct Call {
 impl Calls {
     /// For one client or for several.
     pub(crate) fn new(setup: &Setup, snippets: Arc<Snippets>, clients: Clients) -> Self {
-        let Setup { config, pools, packages, .. } = setup;
+        let Setup { config, pools, packages, journals, .. } = setup;
         let in_flight = config.requests.max_in_flight.as_usize();
         let (has_one, node) = (clients == Clients::One, config.node.node());
-        let sessions = Sessions::new(config.sessions, has_one, Arc::clone(pools), node);
+        let (sessions, pools_of) = (config.sessions.clone(), Arc::clone(pools));
+        let sessions = Sessions::new(sessions, has_one, pools_of, node, journals.clone());
         Self {
             config: Arc::clone(config),
             snippets,
@@ -149,7 +153,11 @@ impl Calls {
             snippets,
             pools: Arc::clone(pools),
             in_flight: self.in_flight.clone(),
-            sessions: self.sessions.reconfigured(config.sessions, has_one, Arc::clone(pools)),
+            sessions: self.sessions.reconfigured(
+                config.sessions.clone(),
+                has_one,
+                Arc::clone(pools),
+            ),
             packages: packages.clone(),
             idempotency: self.idempotency.clone(),
             clients: self.clients,

@@ -12,6 +12,7 @@ use isolator_pool::run::RunError;
 
 use super::{CallError, Served};
 use crate::sessions::OpenFailure;
+use crate::sessions::journals::ReadError;
 
 /// Whether a call has run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,7 +91,11 @@ impl CallError {
             | Self::Packages(_)
             | Self::SessionGone(_)
             | Self::Lost(_)
-            | Self::NoVerdict(_) => CallOutcome::NotRun(Again::Never),
+            | Self::NoVerdict(_)
+            | Self::Journal(ReadError::Seal(_) | ReadError::Record(_)) => {
+                CallOutcome::NotRun(Again::Never)
+            }
+            Self::Journal(ReadError::Server(_)) => CallOutcome::NotRun(SOON),
             Self::TooMuchAtOnce(_) | Self::NoAudit(_) | Self::PackagesComing { .. } => {
                 CallOutcome::NotRun(SOON)
             }

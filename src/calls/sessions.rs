@@ -1,6 +1,7 @@
 //! Sessions: opening and rewinding them, and running steps in them.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 use isolator_pool::engine::preload::Interpreter;
@@ -17,6 +18,7 @@ use crate::request::packages::WantedPackages;
 use crate::request::resolve::{OpenJob, StepJob};
 use crate::result::receipt::ReceiptReport;
 use crate::sessions::journal::{EntryEnd, JournalEntry, Step};
+use crate::sessions::journals::KeptJournal;
 use crate::sessions::{InUse, OpenSession, Sessions};
 
 /// How long a step that was interrupted can run at least when it is run again.
@@ -50,8 +52,9 @@ impl Calls {
         let mut steps = VecDeque::new();
         let mut replayed = None;
         if let Some(handle) = replay {
-            let found = self.sessions.journal(&call.client, &handle);
-            let (language, journal) = found.ok_or_else(|| self.no_journal(&handle))?;
+            let found = self.sessions.journal(&call.client, &handle).await?;
+            let KeptJournal { language, journal } =
+                found.ok_or_else(|| self.no_journal(&handle))?;
             if language != wish.language.name {
                 let message =
                     format!("that session's language is {language}: open one in the same language");
@@ -128,13 +131,14 @@ impl Calls {
             self.pools.count_failed_cell(&session.language.name, error);
         }
         notes.append(&mut self.sessions.keep_to_memory(&session.client));
+        notes.extend(self.sessions.journal_note(session));
         ran
     }
 
     /// Notes and counts a step that has run, or with which its session has ended.
     fn note_step(
         &self,
-        session: &OpenSession,
+        session: &Arc<OpenSession>,
         mut entry: JournalEntry,
         is_noted: bool,
         ran: &Result<CellOutcome, SessionError>,

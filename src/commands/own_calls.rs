@@ -11,6 +11,7 @@ use crate::calls::{Calls, Clients, Setup};
 use crate::config::Config;
 use crate::packages::Packages;
 use crate::request::snippets::Snippets;
+use crate::sessions::journals::Journals;
 use crate::traces::Traces;
 
 /// Calls on pools in which no sandbox waits.
@@ -39,7 +40,9 @@ impl OwnCalls {
         };
         let snippets = Arc::new(Snippets::new(&config));
         let (audit, traces) = (Audit::default(), Traces::default());
-        let setup = Setup { config, pools: Arc::clone(&pools), packages, audit, traces };
+        // Sessions of a command end with it.
+        let journals = Journals::default();
+        let setup = Setup { config, pools: Arc::clone(&pools), packages, audit, traces, journals };
         Ok(Self { calls: Calls::new(&setup, snippets, Clients::One), pools })
     }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 use isolator_pool::engine::limits::ByteSize;
 
 use super::check::{Check, three_quarters};
+use super::journals::JournalsConfig;
 use super::schema::follows;
 use super::section::{Kib, Mib, Text, Unit as _, duration, section};
 
@@ -16,7 +17,7 @@ pub(crate) const LONGEST_SESSION: Duration = Duration::from_hours(366 * 24);
 
 section! {
     /// Sessions: sandboxes that are kept between the calls of a client.
-    #[derive(Clone, Copy, PartialEq, Eq)]
+    #[derive(Clone, PartialEq, Eq)]
     pub struct SessionsConfig {
         /// Maximum number of sessions that are open; 0: none, and their tools are not offered.
         #[schemars(range(max = 10_000))]
@@ -51,6 +52,8 @@ section! {
         #[serde(rename = "journalKB", with = "Kib")]
         #[schemars(with = "u64", range(max = 65_536))]
         pub journal: ByteSize = ByteSize::bytes(256 << 10),
+        /// A server that keeps the journals for all nodes.
+        pub journals: JournalsConfig = JournalsConfig::default(),
     }
 }
 
@@ -59,5 +62,6 @@ impl SessionsConfig {
         check.share("sessions.maxPerClient", &mut self.max_per_client, self.max.max(1));
         self.idle_timeout = self.idle_timeout.min(LONGEST_SESSION);
         self.max_age = self.max_age.min(LONGEST_SESSION);
+        self.journals.check(check);
     }
 }

@@ -295,7 +295,14 @@ fn of_sessions(families: &mut Families<'_>, sources: &Sources) -> fmt::Result {
         "Sessions that were ended to make room or free memory.",
         counts.evicted,
     )?;
-    families.counter("isolator_cells_undone", "Cells that were undone.", counts.undone_cells)
+    families.counter("isolator_cells_undone", "Cells that were undone.", counts.undone_cells)?;
+    let Some((written, failed)) = sources.sessions.journals().counts() else { return Ok(()) };
+    families.counters(
+        "isolator_journal_writes",
+        "Writings of journals of sessions to their server, by what became of them.",
+        [("written", written), ("failed", failed)]
+            .map(|(result, count)| ([("result", result)], count)),
+    )
 }
 
 fn of_packages(families: &mut Families<'_>, sources: &Sources) -> fmt::Result {

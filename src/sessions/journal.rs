@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Something that a session has run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,7 +70,7 @@ pub(crate) struct SentFile {
 }
 
 /// The end of a step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum EntryEnd {
     /// It ran, and what it did stayed.
@@ -132,6 +132,10 @@ pub(crate) struct Journal {
     missing: u32,
     /// The packages that the session asked for.
     packages: Vec<String>,
+    /// How many steps were added.
+    added: u64,
+    /// How often steps were changed after they had been added.
+    changes: u64,
 }
 
 impl Journal {
@@ -143,6 +147,11 @@ impl Journal {
     /// The same for a session that asked for these sets of packages, or requirements.
     pub(crate) fn with_packages(self, packages: Vec<String>) -> Self {
         Self { packages, ..self }
+    }
+
+    /// The same if older steps are missing from the beginning.
+    pub(super) fn with_missing(self, missing: u32) -> Self {
+        Self { missing, ..self }
     }
 
     /// The sets of packages, and requirements, that the session asked for.
@@ -158,12 +167,13 @@ impl Journal {
             entry.has_lost_files = true;
         }
         self.weight += entry.weight();
+        self.added += 1;
         self.entries.push_back(entry);
         while self.weight > self.most
             && let Some(oldest) = self.entries.pop_front()
         {
             self.weight -= oldest.weight();
-            self.missing += 1;
+            self.missing = self.missing.saturating_add(1);
         }
     }
 
@@ -173,6 +183,7 @@ impl Journal {
             self.missing.saturating_add(u32::try_from(self.entries.len()).unwrap_or(u32::MAX));
         self.entries = VecDeque::new();
         self.weight = 0;
+        self.changes += 1;
     }
 
     /// Marks the last `cells` cells of code as undone.
@@ -185,6 +196,12 @@ impl Journal {
         for entry in last.take(usize::try_from(cells).unwrap_or(usize::MAX)) {
             entry.end = EntryEnd::Undone;
         }
+        self.changes += 1;
+    }
+
+    /// How many steps were added, and how often older ones were changed.
+    pub(super) fn progress(&self) -> (u64, u64) {
+        (self.added, self.changes)
     }
 
     /// The steps, the oldest first.

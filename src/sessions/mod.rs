@@ -3,6 +3,7 @@
 pub(crate) mod contexts;
 pub(crate) mod gone;
 pub(crate) mod journal;
+pub(crate) mod journals;
 mod lifetime;
 mod open;
 mod registry;
@@ -24,6 +25,7 @@ use tokio::time::Instant;
 use self::contexts::Contexts;
 use self::gone::{Gone, Why};
 use self::journal::Journal;
+use self::journals::{Journals, KeptJournal, ReadError};
 use self::lifetime::Lifetime;
 pub(crate) use self::lifetime::{AtDeadline, Deadline, TooLate};
 pub(crate) use self::open::{BoundSet, InUse, OpenSession};
@@ -111,8 +113,9 @@ impl Sessions {
         has_one_client: bool,
         pools: Arc<Pools>,
         node: &Node,
+        journals: Journals,
     ) -> Self {
-        let registry = Registry { node: node.clone(), ..Registry::default() };
+        let registry = Registry { node: node.clone(), journals, ..Registry::default() };
         Self::with_registry(config, has_one_client, pools, Arc::new(registry))
     }
 
@@ -177,6 +180,7 @@ impl Sessions {
             used: Mutex::new(Instant::now()),
             calls: AtomicUsize::new(0),
             is_held: AtomicBool::new(false),
+            published: Mutex::default(),
             contexts: Contexts::new(),
             step: Mutex::new(None),
         });
@@ -184,6 +188,7 @@ impl Sessions {
         lock(&self.registry.entries).open.insert(open.id.clone(), Arc::clone(&open));
         drop(place);
         self.registry.opened.add(1);
+        self.registry.journals.changed(&open);
         self.pools.track(watch(Arc::clone(&self.registry), open));
         evicted.append(&mut self.registry.keep_to_memory());
         Ok((in_use, receipt, describe_own(&evicted, client)))
@@ -210,13 +215,40 @@ impl Sessions {
         Arc::clone(&self.registry)
     }
 
-    /// The language and journal of a client's session, whether it is open or gone.
-    pub(crate) fn journal(&self, client: &Client, id: &str) -> Option<(String, Journal)> {
+    /// The language and journal of a client's session, whether it is open, gone, or was on another node.
+    ///
+    /// # Errors
+    ///
+    /// When it is not on this node, and the server that keeps the journals of the others can't be asked.
+    pub(crate) async fn journal(
+        &self,
+        client: &Client,
+        id: &str,
+    ) -> Result<Option<KeptJournal>, ReadError> {
+        match self.own_journal(client, id) {
+            None => self.registry.journals.read(client, id).await,
+            own => Ok(own),
+        }
+    }
+
+    fn own_journal(&self, client: &Client, id: &str) -> Option<KeptJournal> {
         let entries = lock(&self.registry.entries);
         if let Some(open) = entries.open.get(id).filter(|session| session.client == *client) {
-            return Some((open.language.name.clone(), lock(&open.journal).clone()));
+            let (language, journal) = (open.language.name.clone(), lock(&open.journal).clone());
+            return Some(KeptJournal { language, journal });
         }
-        entries.gone.find(client, id).map(|gone| (gone.language.clone(), gone.journal.clone()))
+        let gone = entries.gone.find(client, id)?;
+        Some(KeptJournal { language: gone.language.clone(), journal: gone.journal.clone() })
+    }
+
+    /// A note for the client if the journal of its session may be incomplete for other nodes.
+    pub(crate) fn journal_note(&self, session: &OpenSession) -> Option<String> {
+        self.registry.journals.note(session)
+    }
+
+    /// The journals that are kept on a server.
+    pub(crate) fn journals(&self) -> &Journals {
+        &self.registry.journals
     }
 
     /// Why a handle that leads to no session and to no journal is lost, if a node has made it.
@@ -225,13 +257,15 @@ impl Sessions {
     }
 
     /// Changes the journal of a session, also if it has ended meanwhile: its end may be noted before its last step.
-    pub(crate) fn note(&self, session: &OpenSession, change: impl FnOnce(&mut Journal)) {
+    pub(crate) fn note(&self, session: &Arc<OpenSession>, change: impl FnOnce(&mut Journal)) {
         let mut entries = lock(&self.registry.entries);
         let mut journal = lock(&session.journal);
         change(&mut journal);
         if let Some(gone) = entries.gone.of(&session.id) {
             gone.journal = journal.clone();
         }
+        drop((journal, entries));
+        self.registry.journals.changed(session);
     }
 
     /// Ends a session of a client, with what runs in it.

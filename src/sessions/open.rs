@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::contexts::Contexts;
 use super::journal::Journal;
+use super::journals::Published;
 use super::lifetime::{Lifetime, NextEnd};
 use crate::config::{Config, Language};
 use crate::policy::Policies;
@@ -35,6 +36,8 @@ pub(crate) struct OpenSession {
     pub config: Arc<Config>,
     /// The steps that it has run.
     pub journal: Mutex<Journal>,
+    /// What the server for journals has of them.
+    pub(super) published: Mutex<Published>,
     /// Its contexts, for clients that use several.
     pub contexts: Contexts,
     /// How long it can be unused, if it has no deadline.

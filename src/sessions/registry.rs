@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::NoSession;
 use super::gone::{Tombstones, Why, gone_of};
+use super::journals::Journals;
 use super::lifetime::{AtDeadline, Deadline, EndKind, NextEnd, TooLate};
 use super::open::{InUse, OpenSession};
 use crate::node::{Node, Thing};
@@ -27,6 +28,8 @@ pub(crate) struct Registry {
     /// The node whose name the handles have.
     pub(super) node: Node,
     pub(super) entries: Mutex<Records>,
+    /// The journals that are kept on a server.
+    pub(super) journals: Journals,
     /// Bytes that all of them may take.
     pub(super) most_memory: AtomicU64,
     pub(super) opened: Count,
@@ -189,6 +192,7 @@ impl Registry {
         }
         drop(entries);
         session.session.close();
+        self.journals.ended(session);
         true
     }
 }

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The folders that may use a library. All others use our own types.
-const LIBRARIES: [(&str, &[&str]); 14] = [
+const LIBRARIES: [(&str, &[&str]); 16] = [
     ("rmcp", &["src/mcp/", "src/transport/", "src/commands/serve/"]),
     ("axum", &["src/transport/http/", "src/apis/", "src/web/"]),
     ("tower_http", &["src/transport/http/"]),
@@ -16,6 +16,8 @@ const LIBRARIES: [(&str, &[&str]); 14] = [
     ("bollard", &["pool/src/engine/docker/", "bench/src/"]),
     ("plotters", &["bench/src/"]),
     ("prometheus_client", &["src/metrics/"]),
+    ("redis", &["src/sessions/journals/valkey.rs"]),
+    ("ring", &["src/sessions/journals/seal.rs"]),
     ("rustyline", &["src/commands/session/prompt.rs"]),
     (
         "reqwest",

@@ -140,3 +140,52 @@ def test_a_lost_node_costs_no_program_and_its_sessions_say_that_it_is_lost(nodes
         close(caller, found)
         for handle, _ in sandboxes.values():
             e2b.kill(handle)
+
+
+def test_cells_whose_connections_break_run_once(nodes):
+    with client(nodes) as caller:
+        found = sessions(nodes, caller)
+        with load(nodes, ways=["MCP", "SandboxFusion"], code=BRIEF), counted(nodes, found.values()) as running:
+            for number in range(12):
+                before = sum(one.cells for one in running)
+                nodes.haproxy.cut(nodes.nodes[number % 3])
+                wait_until(lambda before=before: sum(one.cells for one in running) > before + 10, 30, "cells after it")
+        # And one of each kind that takes a while.
+        for name, handle in found.items():
+            caller.cell(handle, "import os; os.remove('count')")
+            answers = []
+
+            def cell(handle=handle, answers=answers):
+                with client(nodes) as other:
+                    answers.append(other.cell(handle, SLOW_COUNT))
+                    answers.append(other.call("run_command", session=handle, command="sleep 1; echo x >> commands; wc -l < commands"))
+
+            during = threading.Thread(target=cell)
+            during.start()
+            for _ in range(2):
+                time.sleep(0.5)
+                nodes.haproxy.cut(nodes.node(name))
+                time.sleep(0.5)
+            during.join()
+            assert value(answers[0]) == "1" and answers[0].node == name
+            assert answers[1].data["stdout"] == "1\n", answers[1].data
+        close(caller, found)
+
+
+def test_a_key_of_a_client_holds_through_the_balancer(nodes):
+    with client(nodes) as caller:
+        found = sessions(nodes, caller)
+        for name, handle in found.items():
+            key = {"idempotency_key": "mine"}
+            first, again = [caller.cell(handle, COUNT, key) for _ in range(2)]
+            assert (value(first), value(again), again.node) == ("1", "1", name)
+            assert value(caller.cell(handle, COUNT)) == "2"
+            # The same key with other code is a mistake.
+            other = caller.cell(handle, "3", key)
+            assert other.status == 422 or other.result["isError"], other.body
+            # To another client it means nothing, and neither does the handle.
+            stranger = Client(nodes.place, nodes.other_token)
+            assert stranger.cell(handle, COUNT, key).result["isError"]
+            stranger.close()
+            assert value(caller.cell(handle, COUNT)) == "3"
+        close(caller, found)

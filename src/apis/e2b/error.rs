@@ -222,9 +222,10 @@ impl E2bError {
             CallError::NotOpened(OpenFailure::AllInUse(_)) | CallError::TooMuchAtOnce(_) => {
                 ErrorKind::Exhausted
             }
-            CallError::CheckBusy(_) | CallError::PackagesComing { .. } | CallError::NoAudit(_) => {
-                ErrorKind::Busy
-            }
+            CallError::CheckBusy(_)
+            | CallError::PackagesComing { .. }
+            | CallError::NoAudit(_)
+            | CallError::Journal(_) => ErrorKind::Busy,
             CallError::Sandbox(error) | CallError::NotOpened(OpenFailure::Open(error)) => {
                 kind_of_execution(error)
             }

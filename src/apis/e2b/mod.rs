@@ -34,7 +34,7 @@ use crate::calls::Serving;
 pub(crate) use self::secret::FileQuery;
 
 /// The version of the program in E2B's sandboxes that this server is like. SDKs refuse what it did not have.
-const ENVD_VERSION: &str = "0.6.1";
+const ENVD_VERSION: &str = "0.6.3";
 
 /// The state of all handlers; cheap to clone.
 #[derive(Clone)]

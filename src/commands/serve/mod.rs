@@ -33,6 +33,7 @@ use crate::log;
 use crate::mcp::server::Server;
 use crate::packages::Packages;
 use crate::packages::store::Store;
+use crate::sessions::journals::Journals;
 use crate::traces::Traces;
 use crate::transport::http::reload::{Asked, Reload};
 use crate::transport::http::{self, Access, Admin, Ending, Health, Http, Local, Serving};
@@ -121,6 +122,7 @@ async fn start(
     admin: Option<&Admin>,
 ) -> anyhow::Result<Started> {
     let audit = Audit::open(&config.audit)?;
+    let journals = Journals::open(&config.sessions)?;
     let app = App::new(&config).await?;
     let pools = Arc::new(app.start_pools(&config, PoolFill::AsConfigured)?);
     let config = Arc::new(config);
@@ -128,7 +130,7 @@ async fn start(
     let packages = packages(&config, &pools, store.clone(), clients);
     let transport = if access.is_some() { "tcp" } else { "pipe" };
     let traces = Traces::from_environment(transport);
-    let server = Server::new(Setup { config, pools, packages, audit, traces }, clients);
+    let server = Server::new(Setup { config, pools, packages, audit, traces, journals }, clients);
     let (reload, asked) = http::reload::channel();
     let reloading = Reloading {
         load,
@@ -343,10 +345,10 @@ async fn close(server: &Server, drain: Duration) -> anyhow::Result<()> {
     closed.context("not everything was removed; the next start or `isolator gc` removes the rest")
 }
 
-/// Lets the audit log and the traces write what waits.
+/// Lets the audit log, the traces and the journals write what waits.
 async fn write_out(server: &Server) {
-    let Setup { audit, traces, .. } = server.setup();
-    tokio::join!(audit.close(), traces.close());
+    let Setup { audit, traces, journals, .. } = server.setup();
+    tokio::join!(audit.close(), traces.close(), journals.close());
 }
 
 /// Logs which engine is used and which images are missing, and removes what dead instances left behind. Never returns.

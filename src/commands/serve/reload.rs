@@ -105,7 +105,8 @@ impl Reloading {
 
     /// Loads the configuration and puts it into effect. If that fails, or the future is dropped, nothing has changed.
     async fn reload(&mut self) -> anyhow::Result<Reloaded> {
-        let Setup { config: old, pools: old_pools, packages, audit, traces } = self.server.setup();
+        let Setup { config: old, pools: old_pools, packages, audit, traces, journals } =
+            self.server.setup();
         // Even if the rest fails: its file may have been moved away.
         audit.reopen();
         let load = Arc::clone(&self.load);
@@ -141,6 +142,7 @@ impl Reloading {
             packages: packages.clone(),
             audit,
             traces,
+            journals,
         };
         self.server.reconfigure(setup);
         pools.take_over(&old_pools);
@@ -211,6 +213,7 @@ fn keep_what_needs_a_restart(old: &Config, new: &mut Config) -> Vec<String> {
         "http.idleTimeout" => http.idle_timeout,
         "http.keepAlive" => http.keep_alive,
         "limits.maxFiles" => limits.max_files,
+        "sessions.journals" => sessions.journals,
         // Handles that clients have would lead to another node.
         "node.name" => node,
     }

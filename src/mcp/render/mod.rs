@@ -129,6 +129,9 @@ impl Renderer<'_> {
             CallError::Sandbox(source) | CallError::NotOpened(OpenFailure::Open(source)) => {
                 format!("Sandbox error: {error}\n\n{}", self.advice(source))
             }
+            CallError::Journal(_) => format!(
+                "Sandbox error: {error}\n\nNo session was opened. Try again in a moment, or open a new session without replay."
+            ),
             CallError::Agent(_) => format!("Sandbox error: {error}"),
             CallError::NoVerdict(_) => format!(
                 "Syntax check failed: {error}\n\nIt is not known whether the program is valid."

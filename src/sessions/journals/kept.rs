@@ -1,0 +1,125 @@
+//! The journals that this node keeps on the server, and which of them go when they take too much.
+
+use std::collections::HashMap;
+
+use isolator_pool::pool::admission::Client;
+use tokio::time::Instant;
+
+/// Bytes of a journal on the server besides its records.
+const OVERHEAD: usize = 1024;
+
+/// The journals of this node on the server.
+pub(super) struct Kept {
+    max: usize,
+    journals: HashMap<String, Entry>,
+    bytes: HashMap<Client, usize>,
+    all: usize,
+    writings: u64,
+}
+
+struct Entry {
+    client: Client,
+    bytes: usize,
+    /// The number of its last writing.
+    written: u64,
+    /// When the server removes it.
+    until: Instant,
+}
+
+impl Kept {
+    /// For up to `max` bytes.
+    pub(super) fn new(max: usize) -> Self {
+        Self { max, journals: HashMap::new(), bytes: HashMap::new(), all: 0, writings: 0 }
+    }
+
+    /// Notes that a journal was written.
+    pub(super) fn note(&mut self, name: String, bytes: usize, client: &Client, until: Instant) {
+        self.forget(&name);
+        let bytes = bytes + OVERHEAD;
+        self.writings += 1;
+        self.all += bytes;
+        *self.bytes.entry(client.clone()).or_default() += bytes;
+        let entry = Entry { client: client.clone(), bytes, written: self.writings, until };
+        self.journals.insert(name, entry);
+    }
+
+    fn forget(&mut self, name: &str) {
+        let Some(Entry { client, bytes, .. }) = self.journals.remove(name) else { return };
+        self.all -= bytes;
+        if let Some(of_client) = self.bytes.get_mut(&client) {
+            *of_client -= bytes;
+            if *of_client == 0 {
+                self.bytes.remove(&client);
+            }
+        }
+    }
+
+    /// The journals that must be removed so that the others have room: of the client with the most bytes, those that were written
+    /// longest ago. They are forgotten. Some more go at once, so that this is rare.
+    pub(super) fn make_room(&mut self) -> Vec<String> {
+        if self.all <= self.max {
+            return Vec::new();
+        }
+        let now = Instant::now();
+        let expired = self.journals.iter().filter(|(_, entry)| entry.until <= now);
+        let expired: Vec<_> = expired.map(|(name, _)| name.clone()).collect();
+        expired.iter().for_each(|name| self.forget(name));
+        let mut removed = Vec::new();
+        let enough = self.max - self.max / 8;
+        while self.all > enough {
+            let most = self.bytes.iter().max_by_key(|(_, bytes)| **bytes);
+            let Some((client, bytes)) = most.map(|(client, bytes)| (client.clone(), *bytes)) else {
+                break;
+            };
+            let own = self.journals.iter().filter(|(_, entry)| entry.client == client);
+            let mut own: Vec<_> = own.map(|(name, entry)| (entry.written, name.clone())).collect();
+            own.sort_unstable();
+            // After that, another client may have the most.
+            let until = bytes - bytes / 8;
+            for (_, name) in own {
+                self.forget(&name);
+                removed.push(name);
+                let left = self.bytes.get(&client).copied().unwrap_or_default();
+                if self.all <= enough || left <= until {
+                    break;
+                }
+            }
+        }
+        removed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_client_with_the_most_bytes_loses_its_oldest_journals() {
+        let (one, other) = (Client::named("one"), Client::named("other"));
+        let mut kept = Kept::new(100 * 2 * OVERHEAD);
+        let until = Instant::now() + Duration::from_secs(60);
+        kept.note("theirs".to_owned(), OVERHEAD, &other, until);
+        for number in 0..99 {
+            kept.note(format!("{number:02}"), OVERHEAD, &one, until);
+        }
+        kept.note("00".to_owned(), OVERHEAD, &one, until);
+        assert!(kept.make_room().is_empty());
+        kept.note("99".to_owned(), OVERHEAD, &one, until);
+        let removed = kept.make_room();
+        assert!(
+            removed.first().is_some_and(|name| name == "01") && removed.len() < 20,
+            "{removed:?}"
+        );
+        assert!(!removed.iter().any(|name| name == "theirs" || name == "00" || name == "99"));
+        assert!(kept.make_room().is_empty());
+        // Those that have expired are not removed again.
+        tokio::time::advance(Duration::from_secs(61)).await;
+        for number in 0..20 {
+            let until = Instant::now() + Duration::from_secs(60);
+            kept.note(format!("new {number}"), OVERHEAD, &one, until);
+        }
+        assert!(kept.make_room().is_empty() && kept.journals.len() == 20);
+    }
+}

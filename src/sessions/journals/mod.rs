@@ -1,0 +1,180 @@
+//! Journals on a Valkey or Redis server, so that a session can be replayed on another node when its own is lost.
+//!
+//! After each step, its session is put into a line ([`writer`]), whose task writes what is new: no answer waits for that. A journal
+//! there is a list of records ([`stored`]) that only nodes with the key can make and read ([`seal`]). Its first record has all steps
+//! that the session had then, and each further one the steps that came after. It is written anew when older steps have changed,
+//! when the list has twice the size of a journal, and after each failure.
+
+mod kept;
+mod seal;
+mod stored;
+mod valkey;
+mod writer;
+
+use std::sync::Arc;
+
+use isolator_pool::error_chain::error_chain;
+use isolator_pool::pool::admission::Client;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use self::seal::NodesKey;
+pub(crate) use self::seal::{KeyError, SealError};
+pub(crate) use self::stored::{KeptJournal, RecordError};
+use self::valkey::Valkey;
+pub(crate) use self::valkey::{ServerError, ValkeyError};
+pub(super) use self::writer::Published;
+use self::writer::Writer;
+use super::OpenSession;
+use crate::config::{JournalsConfig, SessionsConfig};
+
+/// How many journals are read at once. Others wait.
+const READS: usize = 4;
+
+/// Bytes of all records of a journal for each byte that a node keeps of it, at most: text may be escaped with six bytes for one,
+/// and a list grows to twice the size of its first record and one more.
+const LIST_BYTES_PER_BYTE: usize = 20;
+
+/// Bytes that are read of a journal at most.
+const MAX_LIST_BYTES: usize = 256 << 20;
+
+/// Why journals can't be kept.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum OpenError {
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    #[error(transparent)]
+    Server(#[from] ServerError),
+}
+
+/// Why the journal of a session can't be read from the server.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ReadError {
+    #[error("the server for journals could not be asked")]
+    Server(#[from] ValkeyError),
+    #[error("the journal of this session can't be used")]
+    Seal(#[from] SealError),
+    #[error("the journal of this session can't be used")]
+    Record(#[from] RecordError),
+}
+
+/// The journals on a server, if there is one; cheap to clone.
+#[derive(Clone, Default)]
+pub(crate) struct Journals(Option<Arc<Shared>>);
+
+struct Shared {
+    key: NodesKey,
+    valkey: Valkey,
+    /// Bytes of a journal that are read.
+    most: usize,
+    reads: Semaphore,
+    writer: Writer,
+    tasks: TaskTracker,
+    closing: CancellationToken,
+    config: JournalsConfig,
+}
+
+impl Journals {
+    /// Begins to keep journals, if the configuration names a server. It need not be there yet.
+    ///
+    /// # Errors
+    ///
+    /// When a file that the configuration names can't be used.
+    pub(crate) fn open(config: &SessionsConfig) -> Result<Self, OpenError> {
+        let most = config.journal.as_usize();
+        let config = config.journals.clone();
+        let (Some(server), Some(key)) = (&config.server, &config.key_file) else {
+            return Ok(Self::default());
+        };
+        let key = NodesKey::read(key)?;
+        let (password, authorities) = (config.password_file.as_deref(), config.ca_file.as_deref());
+        let user = config.user.as_deref();
+        let valkey = Valkey::new(server.clone(), user, password, authorities, config.timeout)?;
+        let shared = Arc::new(Shared {
+            key,
+            valkey,
+            most,
+            reads: Semaphore::new(READS),
+            writer: Writer::new(most, config.max.as_usize()),
+            tasks: TaskTracker::new(),
+            closing: CancellationToken::new(),
+            config,
+        });
+        shared.tasks.spawn(writer::run(Arc::clone(&shared)));
+        Ok(Self(Some(shared)))
+    }
+
+    /// Lets what is new in the journal of a session be written, and its end.
+    pub(super) fn changed(&self, session: &Arc<OpenSession>) {
+        if let Some(shared) = &self.0 {
+            shared.writer.changed(session, false);
+        }
+    }
+
+    /// The same for a session that has ended: from now on, its journal is kept only for its time.
+    pub(super) fn ended(&self, session: &Arc<OpenSession>) {
+        if let Some(shared) = &self.0 {
+            shared.writer.changed(session, true);
+        }
+    }
+
+    /// How many journals were written, and how many writings have failed, if they are kept on a server.
+    pub(crate) fn counts(&self) -> Option<(u64, u64)> {
+        self.0.as_ref().map(|shared| shared.writer.counts())
+    }
+
+    /// A note for the client if the journal of its session is not complete on the server; once for each failure.
+    pub(super) fn note(&self, session: &OpenSession) -> Option<String> {
+        self.0.as_ref()?.writer.note(session)
+    }
+
+    /// The journal of a client's session on any node. `None` if there is none.
+    ///
+    /// # Errors
+    ///
+    /// When the server does not answer in time, or what it sends was not written by a node.
+    pub(crate) async fn read(
+        &self,
+        client: &Client,
+        handle: &str,
+    ) -> Result<Option<KeptJournal>, ReadError> {
+        let Some(shared) = &self.0 else { return Ok(None) };
+        let Some(key) = shared.key.of_session(client, handle) else { return Ok(None) };
+        let timeout = shared.config.timeout;
+        let turn = tokio::time::timeout(timeout, shared.reads.acquire()).await;
+        // It is never closed.
+        let _turn = turn.map_err(|_| ValkeyError::Timeout(timeout))?;
+        let most = shared.most.saturating_mul(LIST_BYTES_PER_BYTE).min(MAX_LIST_BYTES);
+        let records = shared.valkey.records(&key.name, most).await.inspect_err(|error| {
+            tracing::warn!(error = error_chain(error), "a journal could not be read");
+        })?;
+        if records.is_empty() {
+            return Ok(None);
+        }
+        let most = shared.most;
+        let read = tokio::task::spawn_blocking(move || {
+            let (mut opened, mut generation) = (Vec::with_capacity(records.len()), None);
+            for (at, record) in (0..).zip(records) {
+                let (found, content) = key.open(generation, at, record)?;
+                generation = Some(found);
+                opened.push(content);
+            }
+            Ok(stored::restore(opened, most)?)
+        });
+        let read = read.await.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
+        read.map(Some).inspect_err(|error: &ReadError| {
+            tracing::warn!(%client, error = error_chain(error), "a journal from the server is refused");
+        })
+    }
+
+    /// Writes what is new, for as long as one writing can take, and ends.
+    pub(crate) async fn close(&self) {
+        let Some(shared) = &self.0 else { return };
+        shared.closing.cancel();
+        shared.tasks.close();
+        if tokio::time::timeout(shared.config.timeout, shared.tasks.wait()).await.is_err() {
+            tracing::warn!("not all journals could be written before the end");
+        }
+    }
+}

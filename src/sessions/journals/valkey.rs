@@ -1,0 +1,304 @@
+//! The server that keeps journals: connections to it, and the few commands that are used. Each has a deadline, and the server can
+//! send only as many bytes as an answer can have.
+
+use std::future::Future;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, RedisConnectionInfo, RedisError};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, InvalidDnsNameError, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use rustls_platform_verifier::BuilderVerifierExt as _;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::task::TaskTracker;
+
+use crate::config::JournalServer;
+
+/// Bytes that the server can send while a connection is made, and in answers to commands that only write.
+const SHORT: usize = 64 << 10;
+
+/// Why a server can't be used with what is configured.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ServerError {
+    #[error("{}: the file can't be read", path.display())]
+    Unreadable {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("{}: there is no certificate in PEM in this file of sessions.journals.caFile", .0.display())]
+    NoCertificate(PathBuf),
+    #[error("{}: the password in this file of sessions.journals.passwordFile is not one line of text", .0.display())]
+    NoPassword(PathBuf),
+    #[error("sessions.journals.address: the host is no name that a certificate can have")]
+    Name(#[from] InvalidDnsNameError),
+    #[error("TLS can't be set up")]
+    Tls(#[from] rustls::Error),
+}
+
+/// Why the server did not do what it was asked for.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ValkeyError {
+    #[error("no connection could be made")]
+    Connect(#[source] io::Error),
+    #[error("it did not answer within {}", crate::duration::shown(*.0))]
+    Timeout(Duration),
+    /// Its words may be those of a hostile server.
+    #[error("{}", isolator_pool::quote::said(&.0.to_string()))]
+    Refused(#[from] RedisError),
+    /// The journal was removed there, or is another one.
+    #[error("the journal is not there as it was written")]
+    Changed,
+}
+
+/// A server, and how to connect to it.
+pub(super) struct Valkey {
+    server: JournalServer,
+    login: RedisConnectionInfo,
+    tls: Option<(TlsConnector, ServerName<'static>)>,
+    timeout: Duration,
+    tasks: TaskTracker,
+}
+
+/// A connection. Its task ends when this is dropped.
+pub(super) struct Connection {
+    commands: MultiplexedConnection,
+    allowance: Arc<AtomicUsize>,
+    timeout: Duration,
+    _task: DropGuard,
+}
+
+impl Valkey {
+    pub(super) fn new(
+        server: JournalServer,
+        user: Option<&str>,
+        password: Option<&Path>,
+        authorities: Option<&Path>,
+        timeout: Duration,
+    ) -> Result<Self, ServerError> {
+        let mut login = RedisConnectionInfo::default()
+            .set_db(i64::from(server.database))
+            .set_skip_set_lib_name();
+        if let Some(user) = user {
+            login = login.set_username(user);
+        }
+        if let Some(path) = password {
+            let bytes = read(path)?;
+            let password = std::str::from_utf8(bytes.trim_ascii()).ok();
+            let password = password.filter(|it| !it.is_empty() && !it.contains('\n'));
+            login =
+                login.set_password(password.ok_or_else(|| ServerError::NoPassword(path.into()))?);
+        }
+        let tls = match server.has_tls {
+            true => Some((connector(authorities)?, name_of(&server.host)?)),
+            false => None,
+        };
+        Ok(Self { server, login, tls, timeout, tasks: TaskTracker::new() })
+    }
+
+    /// A connection for commands that only write.
+    pub(super) async fn connect(&self) -> Result<Connection, ValkeyError> {
+        self.connect_for(SHORT).await
+    }
+
+    /// The records of a journal, of up to `most` bytes.
+    pub(super) async fn records(
+        &self,
+        name: &str,
+        most: usize,
+    ) -> Result<Vec<Vec<u8>>, ValkeyError> {
+        let mut connection = self.connect_for(most.saturating_add(SHORT)).await?;
+        let mut command = redis::cmd("LRANGE");
+        command.arg(name).arg(0).arg(-1);
+        within(self.timeout, command.query_async(&mut connection.commands)).await
+    }
+
+    async fn connect_for(&self, most: usize) -> Result<Connection, ValkeyError> {
+        let connecting = async {
+            let JournalServer { host, port, .. } = &self.server;
+            let stream = TcpStream::connect((host.as_str(), *port)).await;
+            let stream = stream.map_err(ValkeyError::Connect)?;
+            stream.set_nodelay(true).map_err(ValkeyError::Connect)?;
+            match &self.tls {
+                None => self.begin(stream, most).await,
+                Some((connector, name)) => {
+                    let stream = connector.connect(name.clone(), stream).await;
+                    self.begin(stream.map_err(ValkeyError::Connect)?, most).await
+                }
+            }
+        };
+        let timed = tokio::time::timeout(self.timeout, connecting).await;
+        timed.unwrap_or(Err(ValkeyError::Timeout(self.timeout)))
+    }
+
+    async fn begin<S>(&self, stream: S, most: usize) -> Result<Connection, ValkeyError>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let allowance = Arc::new(AtomicUsize::new(most));
+        let stream = Bounded { stream, allowance: Arc::clone(&allowance) };
+        // The deadlines are ours.
+        let config = AsyncConnectionConfig::new().set_response_timeout(None);
+        let (commands, driver) =
+            MultiplexedConnection::new_with_config(&self.login, stream, config).await?;
+        let ended = CancellationToken::new();
+        let task = ended.clone().drop_guard();
+        self.tasks.spawn(async move {
+            let _ = ended.run_until_cancelled(driver).await;
+        });
+        Ok(Connection { commands, allowance, timeout: self.timeout, _task: task })
+    }
+}
+
+impl Connection {
+    /// Writes a journal anew, with its first record.
+    pub(super) async fn write(
+        &self,
+        name: &str,
+        record: &[u8],
+        keep: Duration,
+    ) -> Result<(), ValkeyError> {
+        let mut pipe = redis::pipe();
+        pipe.atomic().cmd("DEL").arg(name).ignore();
+        pipe.cmd("RPUSH").arg(name).arg(record).cmd("PEXPIRE").arg(name).arg(millis(keep));
+        let answer: (u64, u64) = self.query(&pipe).await?;
+        if answer == (1, 1) { Ok(()) } else { Err(ValkeyError::Changed) }
+    }
+
+    /// Adds a record to a journal that has `before`.
+    pub(super) async fn append(
+        &self,
+        name: &str,
+        record: &[u8],
+        before: u32,
+        keep: Duration,
+    ) -> Result<(), ValkeyError> {
+        let mut pipe = redis::pipe();
+        // A journal that has expired or was evicted does not begin in its middle.
+        pipe.atomic().cmd("RPUSHX").arg(name).arg(record);
+        pipe.cmd("PEXPIRE").arg(name).arg(millis(keep));
+        let answer: (u64, u64) = self.query(&pipe).await?;
+        if answer == (u64::from(before) + 1, 1) { Ok(()) } else { Err(ValkeyError::Changed) }
+    }
+
+    /// Keeps a journal for this time from now on.
+    pub(super) async fn keep(&self, name: &str, keep: Duration) -> Result<(), ValkeyError> {
+        let mut pipe = redis::pipe();
+        pipe.cmd("PEXPIRE").arg(name).arg(millis(keep));
+        let answer: (u64,) = self.query(&pipe).await?;
+        if answer == (1,) { Ok(()) } else { Err(ValkeyError::Changed) }
+    }
+
+    /// Removes journals.
+    pub(super) async fn remove(&self, names: &[String]) -> Result<(), ValkeyError> {
+        let mut pipe = redis::pipe();
+        pipe.cmd("DEL").arg(names);
+        let _: (u64,) = self.query(&pipe).await?;
+        Ok(())
+    }
+
+    async fn query<T: redis::FromRedisValue>(
+        &self,
+        pipe: &redis::Pipeline,
+    ) -> Result<T, ValkeyError> {
+        self.allowance.store(SHORT, Ordering::Relaxed);
+        let mut commands = self.commands.clone();
+        within(self.timeout, pipe.query_async(&mut commands)).await
+    }
+}
+
+async fn within<T>(
+    timeout: Duration,
+    asked: impl Future<Output = Result<T, RedisError>>,
+) -> Result<T, ValkeyError> {
+    match tokio::time::timeout(timeout, asked).await {
+        Ok(answered) => Ok(answered?),
+        Err(_) => Err(ValkeyError::Timeout(timeout)),
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX >> 1).max(1)
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, ServerError> {
+    std::fs::read(path).map_err(|source| ServerError::Unreadable { path: path.into(), source })
+}
+
+fn name_of(host: &str) -> Result<ServerName<'static>, InvalidDnsNameError> {
+    ServerName::try_from(host.to_owned())
+}
+
+fn connector(authorities: Option<&Path>) -> Result<TlsConnector, ServerError> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder =
+        ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
+    let config = match authorities {
+        None => builder.with_platform_verifier()?.with_no_client_auth(),
+        Some(path) => {
+            let bytes = read(path)?;
+            let mut roots = RootCertStore::empty();
+            let found = CertificateDer::pem_slice_iter(&bytes).filter_map(Result::ok);
+            let (added, _) = roots.add_parsable_certificates(found);
+            if added == 0 {
+                return Err(ServerError::NoCertificate(path.into()));
+            }
+            builder.with_root_certificates(roots).with_no_client_auth()
+        }
+    };
+    Ok(Arc::new(config).into())
+}
+
+/// A stream of which only so many bytes are read.
+struct Bounded<S> {
+    stream: S,
+    /// Bytes that can still be read.
+    allowance: Arc<AtomicUsize>,
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Bounded<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
+        let bytes = buffer.filled().len() - before;
+        let left = self.allowance.load(Ordering::Relaxed).checked_sub(bytes);
+        let Some(left) = left else {
+            let message = "the server has sent more than it was asked for";
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, message)));
+        };
+        self.allowance.store(left, Ordering::Relaxed);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Bounded<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}

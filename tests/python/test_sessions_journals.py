@@ -1,0 +1,289 @@
+"""Journals on a Valkey server: a session is replayed on another node when its own is lost, whatever the server does."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import time
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+
+import anyio
+import httpx2
+import pytest
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
+from server import command, configuration, environment, tokens, until
+from session_calls import Tools, open_session
+from valkey import valkey
+
+pytestmark = pytest.mark.any_engine
+
+POOL = {"size": 0, "hot": 0}
+WRITTEN_WITHIN_S = 10
+# A cell that waited for the server would take its timeout of a second.
+NOT_SLOWED_S = 0.8
+
+
+class Node:
+    """A server of Isolator that shares the server for journals with others."""
+
+    def __init__(self, process, url, log):
+        self.process, self.url, self.log = process, url, log
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self):
+        self.process.send_signal(signal.SIGTERM)
+        assert self.process.wait(30) == 0
+
+
+@contextmanager
+def node(folder, journals, secrets, **sessions):
+    """A node with these journals, at whose end it is gone."""
+    folder.mkdir()
+    settings = {"journals": journals} | sessions
+    config = configuration(folder, pool=POOL, sessions=settings, http={"tokens": str(secrets)})
+    log = folder / "log"
+    with log.open("w") as file:
+        started = [*command(config), "--http", "127.0.0.1:0", "--no-socket"]
+        process = subprocess.Popen(started, env=environment(folder), stdin=subprocess.DEVNULL, stderr=file)
+    try:
+        until_s = time.monotonic() + 30
+        while not (url := re.search(r'url="([^"]+)"', log.read_text())):
+            assert process.poll() is None and time.monotonic() < until_s, log.read_text()
+            time.sleep(0.05)
+        yield Node(process, url[1], log)
+        if process.poll() is None:
+            process.terminate()
+            assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+@asynccontextmanager
+async def client(node, secret):
+    """The tools of a node, for the holder of a token."""
+    http = httpx2.AsyncClient(headers={"Authorization": f"Bearer {secret}"}, timeout=60)
+    place = streamable_http_client(node.url, http_client=http, terminate_on_close=False)
+    async with Client(place, read_timeout_seconds=60) as one:
+        yield await Tools.of(one)
+
+
+@pytest.fixture
+def secrets(tmp_path):
+    """A file of tokens, and two of them."""
+    lines, made = tokens("one", "two")
+    (tmp_path / "tokens").write_text("".join(lines))
+    return tmp_path / "tokens", made
+
+
+async def replayed(tools, handle):
+    session = await open_session(tools, replay=handle)
+    return session, session.opened["replayed"]
+
+
+async def is_written(server, records):
+    """Waits until the only journal there has this number of records or more."""
+
+    def is_there():
+        names = server.ask("KEYS", "isolator:journal:*")
+        return len(names) == 1 and server.ask("LLEN", names[0]) >= records
+
+    await until(is_there, WRITTEN_WITHIN_S, "the journal is written")
+    return server.ask("KEYS", "isolator:journal:*")[0]
+
+
+async def test_a_session_of_a_lost_node_is_replayed_on_another_one(tmp_path, secrets):
+    file, (secret, other_secret) = secrets
+    with valkey(tmp_path / "valkey", tls=True) as server:
+        with node(tmp_path / "a", server.settings, file) as a, node(tmp_path / "b", server.settings, file) as b:
+            async with client(a, secret) as tools:
+                given = [{"filename": "given.txt", "content": "a secret"}]
+                session = await open_session(tools, files=given)
+                await session.cell("x = [open('given.txt').read()]")
+                await session.command("echo kept > b.txt")
+                await session.cell("x.append('rewound')")
+                await session.rewind(1)
+                await session.cell("x.append(open('b.txt').read())")
+                value = await session.value("x")
+                name = await is_written(server, 2)
+                await until(lambda: server.ask("LLEN", name) >= 2, WRITTEN_WITHIN_S, "the last step is written")
+                await anyio.sleep(0.2)
+                a.kill()
+            # The server can't read it, and forgets it a day after the session can have ended.
+            stored = b"".join(server.ask("LRANGE", name, 0, -1))
+            assert stored and not any(text in stored for text in (b"secret", b"given", b"append", b"python"))
+            assert session.id.encode() not in name + stored and b"one" not in name
+            assert 24 * 3600 < server.ask("TTL", name) <= 32 * 3600
+            async with client(b, other_secret) as stranger:
+                await stranger.refuses("open_session", "replay", language="python", replay=session.id)
+            async with client(b, secret) as tools:
+                other, told = await replayed(tools, session.id)
+                assert (told["failed"], told["forgotten"], told["not_run"]) == ([], 0, 0), told
+                assert await other.value("x") == value == "['a secret', 'kept\\n']"
+                assert (await other.command("cat b.txt"))["stdout"] == "kept\n"
+                # What was replayed is itself in a journal, also after the end of its session and of its node.
+                await other.close()
+                b.stop()
+            names = server.ask("KEYS", "isolator:journal:*")
+            assert len(names) == 2
+            (own,) = set(names) - {name}
+            assert 23 * 3600 < server.ask("TTL", own) <= 24 * 3600
+        with node(tmp_path / "c", server.settings, file) as c:
+            async with client(c, secret) as tools:
+                third, told = await replayed(tools, other.id)
+                assert told["failed"] == [] and await third.value("x") == value
+
+
+async def test_sessions_go_on_without_the_server_and_their_journals_come_later(tmp_path, secrets):
+    file, (secret, _) = secrets
+    with valkey(tmp_path / "valkey") as server:
+        with node(tmp_path / "a", server.settings, file) as a, node(tmp_path / "b", server.settings, file) as b:
+            async with client(a, secret) as tools, client(b, secret) as others:
+                session = await open_session(tools)
+                await session.cell("x = 1")
+                await is_written(server, 1)
+                for stop, go_on in [
+                    (server.stop, server.start),
+                    # It is there, and does not answer.
+                    (lambda: os.kill(server.process.pid, signal.SIGSTOP), lambda: os.kill(server.process.pid, signal.SIGCONT)),
+                ]:
+                    stop()
+                    notes = []
+                    with anyio.fail_after(30):
+                        while not notes:
+                            began = time.monotonic()
+                            notes = (await session.cell("x += 1")).get("notes", [])
+                            assert time.monotonic() - began < NOT_SLOWED_S
+                            await anyio.sleep(0.1)
+                    assert len(notes) == 1 and "the journal of this session is not complete" in notes[0], notes
+                    # It is told once.
+                    assert "notes" not in await session.cell("x += 1")
+                    value = await session.value("x")
+                    failed = await others.call("open_session", {"language": "python", "replay": session.id})
+                    assert failed.is_error and "No session was opened" in failed.content[0].text, failed.content
+                    go_on()
+                    name = await is_written(server, 1)
+                    said = a.log.read_text
+                    await until(lambda: "journals are written again" in said(), WRITTEN_WITHIN_S, "it is told")
+                    other, told = await replayed(others, session.id)
+                    assert told["failed"] == [] and await other.value("x") == value
+                    await other.close()
+                    server.ask("DEL", *[key for key in server.ask("KEYS", "*") if key != name])
+                    a.log.write_text("")
+
+
+async def test_a_server_that_is_hostile_gets_no_further_than_its_journal(tmp_path, secrets):
+    file, (secret, other_secret) = secrets
+    with valkey(tmp_path / "valkey") as server:
+        async with AsyncExitStack() as stack:
+            a = stack.enter_context(node(tmp_path / "a", server.settings, file))
+            b = stack.enter_context(node(tmp_path / "b", server.settings, file))
+            one, own = await stack.enter_async_context(client(a, secret)), await stack.enter_async_context(client(b, secret))
+            session = await open_session(one)
+            for number in range(3):
+                await session.cell(f"x = {number}")
+                name = await is_written(server, number + 2)
+            records = server.ask("LRANGE", name, 0, -1)
+            foreign = await open_session(await stack.enter_async_context(client(b, other_secret)))
+            await foreign.cell("x = 'foreign'")
+            await until(lambda: len(server.ask("KEYS", "*")) == 2, WRITTEN_WITHIN_S, "the other journal is written")
+            (theirs,) = set(server.ask("KEYS", "*")) - {name}
+            changed = bytearray(records[1])
+            changed[-1] ^= 1
+            for planted in (
+                server.ask("LRANGE", theirs, 0, -1),
+                [records[0], bytes(changed)],
+                [records[0], records[2], records[1]],
+                records[1:],
+                [records[0], records[0]],
+                [b"", b"x" * 100],
+                [b"\x01" + b"\0" * 1000] * 100,
+            ):
+                server.ask("DEL", name)
+                server.ask("RPUSH", name, *planted)
+                failed = await own.call("open_session", {"language": "python", "replay": session.id})
+                assert failed.is_error and "can't be used" in failed.content[0].text, failed.content
+            # Another kind of value, and more than a journal can be.
+            server.ask("DEL", name)
+            server.ask("SET", name, "text")
+            failed = await own.call("open_session", {"language": "python", "replay": session.id})
+            assert failed.is_error and "could not be asked" in failed.content[0].text, failed.content
+            server.ask("DEL", name)
+            server.ask("RPUSH", name, *[b"x" * 1_000_000] * 40)
+            failed = await own.call("open_session", {"language": "python", "replay": session.id})
+            assert failed.is_error and "could not be asked" in failed.content[0].text, failed.content
+            # The node writes it anew, and so it is whole again.
+            server.ask("DEL", name)
+            await session.cell("x = 'whole'")
+            await is_whole(server, name)
+            other, told = await replayed(own, session.id)
+            assert (told["steps"], told["failed"]) == (4, []) and await other.value("x") == "'whole'"
+
+
+async def is_whole(server, name):
+    await until(lambda: server.ask("LLEN", name) == 1, WRITTEN_WITHIN_S, "the journal is written anew")
+
+
+async def test_a_server_that_answers_without_end_is_cut_off(tmp_path, secrets):
+    file, (secret, _) = secrets
+    (tmp_path / "key").write_text("k" * 64)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(0.2)
+        address = f"redis://127.0.0.1:{listener.getsockname()[1]}"
+        journals = {"address": address, "keyFile": str(tmp_path / "key"), "timeout": "1s"}
+        sent = {"bytes": 0, "most": 0}
+
+        def flood(connection):
+            count = 0
+            with connection:
+                connection.settimeout(2)
+                try:
+                    connection.sendall(b"*1000000\r\n")
+                    while count < 64 << 20:
+                        connection.sendall(b"$65536\r\n" + b"x" * 65536 + b"\r\n")
+                        count += 65536
+                except OSError:
+                    pass
+            sent["most"] = max(sent["most"], count)
+
+        async def serve():
+            while True:
+                try:
+                    connection, _ = await anyio.to_thread.run_sync(listener.accept)
+                except TimeoutError:
+                    continue
+                await anyio.to_thread.run_sync(flood, connection)
+
+        with node(tmp_path / "a", journals, file) as a:
+            async with client(a, secret) as tools, anyio.create_task_group() as tasks:
+                tasks.start_soon(serve)
+                session = await open_session(tools)
+                notes = []
+                with anyio.fail_after(30):
+                    while not notes:
+                        notes = (await session.cell("1")).get("notes", [])
+                failed = await tools.call("open_session", {"language": "python", "replay": "0" * 32})
+                assert failed.is_error and "could not be asked" in failed.content[0].text
+                tasks.cancel_scope.cancel()
+        # What the kernel holds on both sides, and what a connection may read.
+        assert 0 < sent["most"] < 32 << 20, sent
+
+
+def test_a_key_that_is_missing_or_short_stops_the_start(tmp_path, secrets):
+    file, _ = secrets
+    for number, (content, said) in enumerate([(None, "can't be read"), ("short", "has 5 bytes")]):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        key = folder / "key"
+        if content is not None:
+            key.write_text(content)
+        journals = {"address": "redis://localhost", "keyFile": str(key)}
+        config = configuration(folder, pool=POOL, sessions={"journals": journals})
+        started = [*command(config), "--http", "127.0.0.1:0"]
+        ended = subprocess.run(started, env=environment(folder), capture_output=True, text=True, timeout=30, check=False)
+        assert ended.returncode != 0 and said in ended.stderr and str(key) in ended.stderr, ended.stderr
