@@ -16,7 +16,7 @@ MANIFESTS := Cargo.toml fuzz/Cargo.toml template/Cargo.toml
 .NOTPARALLEL:
 
 .PHONY: help run test test-all bench soak flood lint advisories fmt build bundle deb wheel container images engine engines toolchain unit fuzz \
-	pytest suites suites-apis sbom lock clean
+	pytest suites suites-apis beside-apis sbom lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -101,6 +101,10 @@ suites: engines ## Run the tests of CPython and Node.js in interpreters that wer
 suites-apis: export ISOLATOR_TEST_ENGINE = embedded
 suites-apis: engines ## Fetch E2B's own tests and run them against a server; options: APIS="--from FOLDER python-sync"
 	scripts/python tests/python/apis_suites.py $(APIS)
+
+beside-apis: engines ## Measure the APIs of other systems next to MCP, and check the verdicts on a thousand programs; options: APIS="--seconds 30"
+	scripts/python tests/python/beside_mcp.py $(APIS)
+	scripts/python tests/python/beside_e2b.py
 
 soak: engines ## Run ordinary and hostile requests for a long time and check the log; options: SOAK="--time 8h --seed 7"
 	for engine in $(or $(ISOLATOR_TEST_ENGINE),docker embedded); do \

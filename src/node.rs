@@ -19,6 +19,11 @@ const MAX_NAME: usize = 24;
 /// Names as a pattern, for editors.
 pub(crate) const NAME_PATTERN: &str = "^[a-z0-9]([a-z0-9-]{0,22}[a-z0-9])?$";
 
+/// The arguments of tools that are handles, and the name in the header `Mcp-Param-…` in which clients of protocol revision 2026-07-28
+/// repeat each, so that a balancer need not read bodies. A session is replayed where its journal is.
+pub(crate) const HANDLE_ARGUMENTS: [(&str, &str); 3] =
+    [("session", "Session"), ("replay", "Session"), ("handle", "Handle")];
+
 /// Random bytes of a handle, so that it can't be guessed, and those of a secret.
 const HANDLE_BYTES: usize = 16;
 const SECRET_BYTES: usize = 32;

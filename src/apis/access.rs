@@ -1,5 +1,5 @@
-//! The way in to the APIs: who calls, under which name of this machine, and how much memory a request and its answer may take.
-//! The rules are those of MCP.
+//! Admission of requests to the APIs: their client, the name by which they call this machine, and the memory that a request and its
+//! answer can take. The rules are those of MCP.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ pub(crate) const API_KEY: &str = "x-api-key";
 /// program is answered.
 const HALF_CLOSED_GRACE: Duration = Duration::from_secs(2);
 
-/// The way in to the APIs of a listener; cheap to clone.
+/// Admits requests to the APIs of a listener; cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Gate {
     /// The clients that can call, and the names of this machine.

@@ -4,6 +4,7 @@
 //! A request passes the [gate](access): its host, its client, its size. An API that is off answers how to turn it on.
 
 pub(crate) mod access;
+mod body;
 mod e2b;
 pub(crate) mod operation;
 mod piston;
@@ -51,7 +52,7 @@ impl Apis {
         &self.versions
     }
 
-    /// The way in.
+    /// The admission of requests.
     pub(crate) const fn gate(&self) -> &Gate {
         &self.gate
     }
@@ -122,12 +123,21 @@ impl Protocol {
         }
     }
 
-    /// Whether the configuration turns it on, and the key that does.
-    fn is_on(self, config: &Config) -> (bool, &'static str) {
+    /// Whether the configuration turns it on.
+    const fn is_on(self, config: &Config) -> bool {
         match self {
-            Self::SandboxFusion => (config.apis.sandbox_fusion.is_some(), "sandboxFusion"),
-            Self::Piston => (config.apis.piston.is_some(), "piston"),
-            Self::E2b => (config.apis.e2b.is_some(), "e2b"),
+            Self::SandboxFusion => config.apis.sandbox_fusion.is_some(),
+            Self::Piston => config.apis.piston.is_some(),
+            Self::E2b => config.apis.e2b.is_some(),
+        }
+    }
+
+    /// The key below `apis` that turns it on.
+    const fn key(self) -> &'static str {
+        match self {
+            Self::SandboxFusion => "sandboxFusion",
+            Self::Piston => "piston",
+            Self::E2b => "e2b",
         }
     }
 
@@ -136,14 +146,22 @@ impl Protocol {
         let body = match self {
             Self::SandboxFusion => json!({ "detail": message }),
             Self::Piston => json!({ "message": message }),
-            Self::E2b => json!({ "code": status.as_u16(), "message": message }),
+            Self::E2b => e2b::error::body(status, message),
         };
         answer(status, &body)
     }
 
     /// A refusal in the form of the API.
     pub(crate) fn refusal(self, refused: &Refused) -> Response {
-        let mut response = self.error(refused.status(), &refused.to_string());
+        let mut message = refused.to_string();
+        if *refused == Refused::NoToken {
+            let key = self.key();
+            message = format!(
+                "a token is required: send it as Authorization: Bearer or as X-API-Key; the operator of this server can name \
+                 addresses that need none (apis.{key}.openTo)"
+            );
+        }
+        let mut response = self.error(refused.status(), &message);
         refused.add_headers(response.headers_mut());
         set_outcome(&mut response, refused.outcome());
         response
@@ -181,9 +199,7 @@ pub(crate) fn nothing_here(apis: &Apis, request: &Request, others: &'static str)
     off(protocol, &now.setup.config).unwrap_or_else(|| match protocol {
         Protocol::E2b => e2b::nothing_here(request),
         Protocol::Piston => piston::nothing_here(request.uri().path()),
-        other @ Protocol::SandboxFusion => {
-            other.error(StatusCode::NOT_FOUND, "there is no such path in this API")
-        }
+        Protocol::SandboxFusion => sandbox_fusion::nothing_here(),
     })
 }
 
@@ -198,10 +214,12 @@ async fn if_on(State(apis): State<Apis>, request: Request, next: Next) -> Respon
 
 /// The answer of an API that is off; `None` if it is on.
 fn off(protocol: Protocol, config: &Config) -> Option<Response> {
-    let (is_on, key) = protocol.is_on(config);
-    let name = protocol.name();
+    if protocol.is_on(config) {
+        return None;
+    }
+    let (name, key) = (protocol.name(), protocol.key());
     let message = format!(
         "the API of {name} is off: the operator of this server turns it on with \"apis\": {{\"{key}\": {{}}}} in its configuration"
     );
-    (!is_on).then(|| protocol.error(StatusCode::NOT_FOUND, &message))
+    Some(protocol.error(StatusCode::NOT_FOUND, &message))
 }

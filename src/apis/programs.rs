@@ -22,7 +22,7 @@ use serde::de::DeserializeOwned;
 
 use super::access::Caller as Sender;
 use super::operation::{HowServed, Operation};
-use super::{Apis, Protocol};
+use super::{Apis, Protocol, body};
 use crate::calls::served::Ran;
 use crate::calls::{Again, CallError, CallOutcome, Job, Served, Serving};
 use crate::config::{Config, Language, ProgramsApiConfig};
@@ -34,7 +34,7 @@ use crate::result::context::{ArgumentNames, Caller};
 use crate::result::explain;
 use crate::result::units::text;
 use crate::sessions::OpenFailure;
-use crate::web::Refused;
+use crate::web::{Refused, set_outcome};
 
 /// Most bytes of a request.
 pub(super) const MAX_BODY: usize = 32 << 20;
@@ -162,10 +162,15 @@ impl From<InvalidArgument> for Unserved {
 
 /// An API of this kind.
 pub(super) struct ProgramsApi {
+    pub protocol: Protocol,
     /// Its names for the arguments of a call.
     pub names: &'static ArgumentNames,
     /// Its section of the configuration.
     pub settings: fn(&Config) -> Option<&ProgramsApiConfig>,
+    /// Its answer to a field that can't be used.
+    pub invalid: fn(&InvalidArgument) -> Response,
+    /// Its answer when the sandbox failed, for this reason.
+    pub broken: fn(&str) -> Response,
 }
 
 /// A request that was let in and read.
@@ -201,7 +206,7 @@ impl ProgramsApi {
     ) -> Result<Received<T>, Unread> {
         let (mut sender, serving) = self.let_in(apis, head)?;
         let body = sender.receive(head, body, MAX_BODY).await?;
-        let request = read(&body)?;
+        let request = body::read(&body)?;
         Ok(Received { sender, serving, request, bytes: body.len() })
     }
 
@@ -242,6 +247,38 @@ impl ProgramsApi {
                 Ok(Ended::not_run(cause, notes))
             }
             Err(error) => Err(unserved(error, names)),
+        }
+    }
+
+    /// The answer to a request that has no result. Clients try again only after 504.
+    pub(super) fn failed(&self, error: Unserved) -> Response {
+        let outcome = error.outcome();
+        let mut response = match error {
+            Unserved::Invalid(error) => (self.invalid)(&error),
+            Unserved::Failed(message, _) => (self.broken)(&message),
+            Unserved::Busy(message, seconds, _) => {
+                let mut response = self.protocol.error(StatusCode::GATEWAY_TIMEOUT, &message);
+                response.headers_mut().insert(RETRY_AFTER, seconds.into());
+                response
+            }
+            Unserved::Gone => {
+                let message =
+                    "the connection was closed before the program ended, so it was ended, too";
+                self.protocol.error(StatusCode::REQUEST_TIMEOUT, message)
+            }
+        };
+        set_outcome(&mut response, outcome);
+        response
+    }
+
+    /// The answer to a request that was not read.
+    pub(super) fn unread(&self, error: Unread) -> Response {
+        match error {
+            Unread::Invalid(error) => self.failed(error.into()),
+            Unread::Refused(refused) if refused.is_busy() => {
+                self.failed(Unserved::busy(refused.to_string()))
+            }
+            Unread::Refused(refused) => self.protocol.refusal(&refused),
         }
     }
 
@@ -315,25 +352,6 @@ impl From<InvalidArgument> for Unread {
     fn from(error: InvalidArgument) -> Self {
         Self::Invalid(error)
     }
-}
-
-/// Reads the JSON of a body.
-fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, InvalidArgument> {
-    let json = &mut serde_json::Deserializer::from_slice(body);
-    let read = serde_path_to_error::deserialize(&mut *json).map_err(|error| {
-        let field = error.path().to_string();
-        let field = if field == "." { "body".to_owned() } else { shown(&field) };
-        InvalidArgument::new(field, shown(&error.into_inner().to_string()))
-    })?;
-    let ended = json.end();
-    ended.map_err(|_| InvalidArgument::new("body", "there is something after the JSON object"))?;
-    Ok(read)
-}
-
-/// A text that may repeat what a client has sent, without its end if it is long.
-fn shown(text: &str) -> String {
-    const MOST: usize = 500;
-    text[..text.floor_char_boundary(MOST)].to_owned()
 }
 
 /// The job of a program.
@@ -495,16 +513,4 @@ pub(super) fn unserved(error: CallError, names: &ArgumentNames) -> Unserved {
         ) => Unserved::Busy(chain, 1, outcome),
         _ => Unserved::Failed(chain, outcome),
     }
-}
-
-/// Tells the client when to try again.
-pub(super) fn retry_after(mut response: Response, seconds: u64) -> Response {
-    response.headers_mut().insert(RETRY_AFTER, seconds.into());
-    response
-}
-
-/// The answer to a client that is most likely gone.
-pub(super) fn gone(protocol: Protocol) -> Response {
-    let message = "the connection was closed before the program ended, so it was ended, too";
-    protocol.error(StatusCode::REQUEST_TIMEOUT, message)
 }

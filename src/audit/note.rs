@@ -23,6 +23,9 @@ const MAX_NAME: usize = 1024;
 /// Files of one call that arrive in pieces and are listed.
 const MAX_RECEIVED: usize = 1000;
 
+/// The name of the input of a process among the files.
+const INPUT: &str = "input";
+
 /// The status of a call that ends before it is answered.
 const CANCELLED: &str = "cancelled";
 
@@ -35,6 +38,8 @@ pub(crate) struct Note(Option<Box<Begun>>);
 struct Begun {
     log: Arc<Log>,
     began: Instant,
+    /// The input of a process so far.
+    input: Option<FileDigest>,
     line: Line,
 }
 
@@ -58,6 +63,14 @@ struct Line {
     code: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     files: Vec<SentFile>,
+    /// Paths in the sandbox that the call reads, makes, moves, removes or watches.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    paths: Vec<String>,
+    /// The process of the sandbox that the call is for, and the signal for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    process: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    signal: Option<i32>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     packages: Vec<String>,
     /// The hash of the set of all of them.
@@ -152,7 +165,7 @@ impl Note {
                 status: CANCELLED.to_owned(),
                 ..Line::default()
             };
-            Box::new(Begun { log, began: Instant::now(), line })
+            Box::new(Begun { log, began: Instant::now(), input: None, line })
         };
         Self(log.map(begin))
     }
@@ -208,6 +221,31 @@ impl Note {
             let sha256 = hex(&hash.finalize());
             begun.line.files.push(SentFile { name: name(path), sha256, bytes });
         }
+    }
+
+    /// A path that the call reads, makes, moves, removes or watches.
+    pub(crate) fn path(&mut self, path: &str) {
+        let Some(begun) = &mut self.0 else { return };
+        begun.line.paths.push(name(path));
+    }
+
+    /// The process that the call is for.
+    pub(crate) fn process(&mut self, pid: u32) {
+        let Some(begun) = &mut self.0 else { return };
+        begun.line.process = Some(pid);
+    }
+
+    /// The signal that the call sends.
+    pub(crate) fn signal(&mut self, signal: i32) {
+        let Some(begun) = &mut self.0 else { return };
+        begun.line.signal = Some(signal);
+    }
+
+    /// The next piece of the input that the call sends to a process.
+    pub(crate) fn input(&mut self, piece: &[u8]) {
+        let Some(begun) = &mut self.0 else { return };
+        let new = || FileDigest { hash: Some(Sha256::new()), bytes: 0 };
+        begun.input.get_or_insert_with(new).add(piece);
     }
 
     /// Bytes of a file that was returned.
@@ -289,8 +327,11 @@ impl Note {
 
 impl Drop for Note {
     fn drop(&mut self) {
+        if let Some(input) = self.0.as_mut().and_then(|begun| begun.input.take()) {
+            self.received(INPUT, input);
+        }
         let Some(begun) = self.0.take() else { return };
-        let Begun { log, began, mut line } = *begun;
+        let Begun { log, began, mut line, .. } = *begun;
         line.ms = ms(began.elapsed());
         match serde_json::to_string(&line) {
             // As in the log, nothing of a caller's does something to a terminal.

@@ -41,8 +41,13 @@ impl Calls {
         let mut env = session.language.env.clone();
         env.extend(start.env);
         let start = StartProcess { env, ..start };
-        let started = session.session.start_process(start).await;
-        started.map_err(|error| noted(CallError::of_agent(error, session), note))
+        match session.session.start_process(start).await {
+            Ok(attached) => {
+                note.process(attached.pid());
+                Ok(attached)
+            }
+            Err(error) => Err(noted(CallError::of_agent(error, session), note)),
+        }
     }
 
     /// Opens a file to read it.
@@ -57,6 +62,7 @@ impl Calls {
         note: &mut Note,
     ) -> Result<FileReader, CallError> {
         note.place(&session.language.name, Some(&session.id));
+        note.path(path);
         let opened = session.session.read_file(path).await;
         opened.map_err(|error| noted(CallError::of_agent(error, session), note))
     }

@@ -8,6 +8,7 @@ use isolator_pool::pool::session::SessionError;
 use isolator_pool::pool::session::agent::AgentError;
 
 use crate::duration;
+use crate::node::LostHandle;
 use crate::packages::Refusal;
 use crate::policy::{Findings, NoTurn};
 use crate::request::arguments::InvalidArgument;
@@ -69,6 +70,9 @@ pub(crate) enum CallError {
     /// The session has ended during the call.
     #[error("the session is gone: {}", .0.why)]
     SessionEnded(Box<Gone>),
+    /// A handle of another node, or of this one before it was started again.
+    #[error("the {} is gone: {}", .0.thing().word(), .0)]
+    Lost(Box<LostHandle>),
 }
 
 impl CallError {
@@ -76,6 +80,7 @@ impl CallError {
     pub(super) fn no_session(handle: &str, error: NoSession) -> Self {
         match error {
             NoSession::Gone(gone) => Self::SessionGone(gone),
+            NoSession::Lost(lost) => Self::Lost(lost),
             NoSession::Unknown => InvalidArgument::no_such_session("session", handle).into(),
         }
     }
@@ -109,7 +114,7 @@ impl CallError {
         match self {
             Self::Invalid(_) => "invalid_arguments",
             Self::Forbidden { .. } => "refused",
-            Self::SessionGone(_) | Self::SessionEnded(_) => "session_gone",
+            Self::SessionGone(_) | Self::SessionEnded(_) | Self::Lost(_) => "session_gone",
             Self::Sandbox(error) | Self::NotOpened(OpenFailure::Open(error)) => {
                 Failure::of(error).as_str()
             }

@@ -18,6 +18,7 @@ pub(crate) mod budget;
 pub(crate) mod command;
 mod contexts;
 mod error;
+pub(crate) mod idempotency;
 mod job;
 mod outcome;
 mod packages;
@@ -34,6 +35,7 @@ use isolator_pool::pool::pools::Pools;
 use isolator_pool::run::output::Watch;
 
 use self::budget::{Budget, Share};
+use self::idempotency::Idempotency;
 use self::job::Understanding;
 use crate::audit::{Audit, Note};
 use crate::config::Config;
@@ -61,6 +63,7 @@ pub(crate) struct Calls {
     in_flight: Budget,
     sessions: Sessions,
     packages: Packages,
+    idempotency: Idempotency,
     clients: Clients,
 }
 
@@ -123,9 +126,9 @@ impl Calls {
     pub(crate) fn new(setup: &Setup, snippets: Arc<Snippets>, clients: Clients) -> Self {
         let Setup { config, pools, packages, journals, .. } = setup;
         let in_flight = config.requests.max_in_flight.as_usize();
-        let has_one = clients == Clients::One;
-        let sessions =
-            Sessions::new(config.sessions.clone(), has_one, Arc::clone(pools), journals.clone());
+        let (has_one, node) = (clients == Clients::One, config.node.node());
+        let (sessions, pools_of) = (config.sessions.clone(), Arc::clone(pools));
+        let sessions = Sessions::new(sessions, has_one, pools_of, node, journals.clone());
         Self {
             config: Arc::clone(config),
             snippets,
@@ -133,6 +136,7 @@ impl Calls {
             in_flight: Budget::new(in_flight, clients.share_of(in_flight)),
             sessions,
             packages: packages.clone(),
+            idempotency: Idempotency::new(config, clients),
             clients,
         }
     }
@@ -143,6 +147,7 @@ impl Calls {
         let (has_one, in_flight) =
             (self.clients == Clients::One, config.requests.max_in_flight.as_usize());
         self.in_flight.set_limits(in_flight, self.clients.share_of(in_flight));
+        self.idempotency.set_bounds(config, self.clients);
         Self {
             config: Arc::clone(config),
             snippets,
@@ -154,6 +159,7 @@ impl Calls {
                 Arc::clone(pools),
             ),
             packages: packages.clone(),
+            idempotency: self.idempotency.clone(),
             clients: self.clients,
         }
     }
@@ -181,6 +187,11 @@ impl Calls {
     /// The sessions of all clients.
     pub(crate) fn sessions(&self) -> Sessions {
         self.sessions.clone()
+    }
+
+    /// The keys of calls that may be sent again.
+    pub(crate) const fn idempotency(&self) -> &Idempotency {
+        &self.idempotency
     }
 
     /// Whether a tool can be called.

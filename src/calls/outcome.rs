@@ -90,6 +90,7 @@ impl CallError {
             | Self::Forbidden { .. }
             | Self::Packages(_)
             | Self::SessionGone(_)
+            | Self::Lost(_)
             | Self::NoVerdict(_)
             | Self::Journal(ReadError::Seal(_) | ReadError::Record(_)) => {
                 CallOutcome::NotRun(Again::Never)

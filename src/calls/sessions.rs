@@ -53,8 +53,7 @@ impl Calls {
         let mut replayed = None;
         if let Some(handle) = replay {
             let found = self.sessions.journal(&call.client, &handle).await?;
-            let KeptJournal { language, journal } =
-                found.ok_or_else(|| InvalidArgument::no_such_session("replay", &handle))?;
+            let KeptJournal { language, journal } = found.ok_or_else(|| self.no_journal(&handle))?;
             if language != wish.language.name {
                 let message =
                     format!("that session's language is {language}: open one in the same language");
@@ -96,6 +95,14 @@ impl Calls {
         unanswered.is_answered = true;
         let session = unanswered.session.another();
         Ok(Served::Opened(Box::new(Opened { session, receipt, replayed, notes })))
+    }
+
+    /// The error of a handle that leads to no journal.
+    fn no_journal(&self, handle: &str) -> CallError {
+        match self.sessions.lost(handle) {
+            Some(lost) => CallError::Lost(lost),
+            None => InvalidArgument::no_such_session("replay", handle).into(),
+        }
     }
 
     /// Runs a cell, and notes it in the journal. `notes` get the sessions that have ended because their memory is needed.

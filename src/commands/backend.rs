@@ -153,6 +153,7 @@ fn own_session(own: &OwnCalls, session: &str) -> anyhow::Result<InUse> {
     match own.calls.sessions().take(&Client::Host, session) {
         Ok(session) => Ok(session),
         Err(NoSession::Gone(gone)) => bail!("the session is gone: {}", gone.why),
+        Err(NoSession::Lost(lost)) => bail!("the session is gone: {lost}"),
         Err(NoSession::Unknown) => bail!("there is no such session"),
     }
 }

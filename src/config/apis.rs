@@ -53,7 +53,7 @@ section! {
         /// own name, api.sandbox.example and all names of the form 49983-ID.sandbox.example must lead to this server.
         pub domain: Option<String> = None,
         /// Names of templates that sandboxes can be made from, in addition to the names of the languages. Those that clients
-        /// name by default, base and code-interpreter-v1, are Python unless they are set.
+        /// name by default, base, code-interpreter and code-interpreter-v1, are Python unless they are set.
         pub templates: BTreeMap<String, TemplateConfig> = BTreeMap::new(),
         /// How much a cell can print on standard output and standard error together, in MiB. It is returned whole; a cell that
         /// prints more is killed.

@@ -49,6 +49,17 @@ section! {
         #[serde(with = "Text")]
         #[schemars(schema_with = "duration")]
         pub queue_timeout: Duration = Duration::from_secs(30),
+        /// Total size of the answers that are kept for calls with idempotency keys, in MiB; 0: none. One HTTP client can have
+        /// half of it.
+        // Ten thousand answers of the usual size.
+        #[serde(rename = "keyedAnswersMB", with = "Mib")]
+        #[schemars(with = "u64", range(max = 1 << 20))]
+        pub keyed_answers: ByteSize = ByteSize::mib(64),
+        /// How long these answers are kept.
+        // Load balancers and SDKs send a call again within seconds, people within minutes.
+        #[serde(with = "Text")]
+        #[schemars(schema_with = "duration")]
+        pub keep_keyed_answers: Duration = Duration::from_mins(10),
         /// How many sandboxes are created at the same time, for all pools together.
         // On two cores a third refill at once gained a tenth, and slowed down requests.
         #[schemars(range(min = 1, max = MAX_REFILLS))]

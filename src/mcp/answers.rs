@@ -35,7 +35,7 @@ pub(crate) struct Answers {
 }
 
 /// The tool that a call names does not exist, or is not offered.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct NoSuchTool;
 
 /// How much of results is kept, and for how long.
@@ -65,13 +65,13 @@ impl Answers {
     /// For one client or for several.
     pub(crate) fn new(setup: &Setup, snippets: Arc<Snippets>, clients: Clients) -> Self {
         let Bounds { kept, answers } = Bounds::of(&setup.config, clients);
-        let after = setup.config.results.detach_after;
+        let (after, node) = (setup.config.results.detach_after, setup.config.node.node());
         Self {
             calls: Calls::new(setup, snippets, clients),
             audit: setup.audit.clone(),
             clients,
-            results: Arc::new(Results::new(kept.0, kept.1)),
-            detached: Arc::new(Detached::new(after, answers.1, answers.0, weight_of)),
+            results: Arc::new(Results::new(node, kept.0, kept.1)),
+            detached: Arc::new(Detached::new(node, after, answers.1, answers.0, weight_of)),
         }
     }
 
@@ -82,6 +82,11 @@ impl Answers {
         self.detached.set_bounds(setup.config.results.detach_after, answers.1, answers.0);
         let calls = self.calls.reconfigured(setup, snippets);
         Self { calls, audit: setup.audit.clone(), ..self.clone() }
+    }
+
+    /// Begins the line of a call in the audit log.
+    pub(super) fn begin_note(&self, client: &Client, tool: &str) -> Note {
+        self.audit.begin(client, tool)
     }
 
     /// The calls, without their answers.
@@ -97,7 +102,11 @@ impl Answers {
     /// Counts of what is kept for clients.
     pub(crate) fn held(&self) -> Vec<Held> {
         let held = |kind, (count, bytes)| Held { kind, count, bytes };
-        vec![held("results", self.results.held()), held("long_runs", self.detached.held())]
+        vec![
+            held("results", self.results.held()),
+            held("long_runs", self.detached.held()),
+            held("keyed_answers", self.calls.idempotency().held()),
+        ]
     }
 
     /// Answers a call. Dropping the future ends the program and removes its sandbox, unless it was detached. A long run is
@@ -218,24 +227,23 @@ impl Answers {
         match self.fetch(arguments, client).await {
             Ok(answer) => answer,
             Err(error) => {
-                let error = CallError::from(error);
                 Arc::new(self.renderer(client).answer(ToolName::GetResult, Err(error)).await)
             }
         }
     }
 
-    async fn fetch(
-        &self,
-        arguments: Given,
-        client: &Client,
-    ) -> Result<Arc<Answer>, InvalidArgument> {
+    async fn fetch(&self, arguments: Given, client: &Client) -> Result<Arc<Answer>, CallError> {
         let (GetResult { handle, cancel }, _) = understand::read(arguments, self.calls.config())?;
         let handle = required(handle, "handle", "the handle that execute_code returned")?;
         let state = match cancel {
             true => self.detached.end(client, &handle),
             false => self.detached.wait(client, &handle).await,
         };
-        Ok(self.state(state.ok_or_else(InvalidArgument::no_such_run)?))
+        let no_run = || match self.detached.lost(&handle) {
+            Some(lost) => CallError::Lost(lost),
+            None => InvalidArgument::no_such_run().into(),
+        };
+        Ok(self.state(state.ok_or_else(no_run)?))
     }
 
     fn state(&self, state: RunState<Arc<Answer>>) -> Arc<Answer> {

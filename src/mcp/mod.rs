@@ -4,7 +4,9 @@
 //! their results. [`tools`] and [`resources`] are what hosts see, and [`progress`] and [`list_changes`] send notifications.
 
 mod answers;
+pub(crate) mod caller;
 pub(crate) mod icon;
+mod keyed;
 pub(crate) mod list_changes;
 pub(crate) mod progress;
 mod render;

@@ -1,9 +1,8 @@
 //! The MCP server: receives requests and passes them on. Nothing below `mcp` knows the protocol.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use http::request::Parts;
-use isolator_pool::lock::lock;
 use isolator_pool::pool::admission::Client;
 use isolator_pool::quote::quoted;
 use rmcp::model::{
@@ -18,13 +17,14 @@ use rmcp::model::{
 use rmcp::service::{NotificationContext, RequestContext, SubscriptionContext};
 use rmcp::{RoleServer, ServerHandler};
 use serde_json::{Value, json};
-use tokio_util::sync::CancellationToken;
 
 use crate::calls::command::COMMAND;
 use crate::calls::{Again, Call, CallOutcome, Clients, Serving, Setup, ToolName};
 use crate::current::Current;
 use crate::mcp::answers::{Answers, NoSuchTool};
+use crate::mcp::caller::{ConnectedClient, TakenArguments, caller, extension, say_outcome};
 use crate::mcp::icon::icons;
+use crate::mcp::keyed::{CallKey, unusable};
 use crate::mcp::list_changes::{Changes, Session};
 use crate::mcp::progress::Progress;
 use crate::mcp::render::{self, Answer};
@@ -35,16 +35,15 @@ use crate::metrics::reloads::Reloads;
 use crate::metrics::{Metrics, Sources};
 use crate::request::snippets::Snippets;
 use crate::request::understand;
-use crate::request::understand::given::{Given, Object};
+use crate::request::understand::given::Given;
 use crate::result::kept::{self, ReadError};
 use crate::traces::Origin;
-use crate::web::OutcomeSlot;
 
 /// The key of a request's `_meta` that says `false` if its caller waits until the program has ended.
 const DETACH: &str = "isolator/detach";
 
 /// The header in which clients of older revisions name their session.
-const SESSION_HEADER: &str = "mcp-session-id";
+pub(super) const SESSION_HEADER: &str = "mcp-session-id";
 
 /// The server for one client; cheap to clone.
 #[derive(Clone)]
@@ -64,31 +63,6 @@ struct Configured {
     /// The tools at its beginning. Only the names of snippets in them change, and listing those for every call would
     /// take too long.
     tools: Vec<Tool>,
-}
-
-/// The client of a request. A transport with several clients adds it to each request.
-#[derive(Debug, Clone)]
-pub(crate) struct ConnectedClient {
-    pub client: Client,
-    /// Cancelled when the client has disconnected and will not come back for the answer.
-    pub gone: CancellationToken,
-}
-
-/// The arguments of a call that a transport has taken out of its message, to add them to the request: they are too long
-/// to be parsed with it, or have numbers that would change.
-#[derive(Debug, Clone)]
-pub(crate) struct TakenArguments(Arc<Mutex<Object>>);
-
-impl TakenArguments {
-    /// Wraps arguments.
-    pub(crate) fn new(arguments: Object) -> Self {
-        Self(Arc::new(Mutex::new(arguments)))
-    }
-
-    /// Moves the arguments out. A request is called once, and what is left of it would be in memory until its end.
-    fn take(&self) -> Object {
-        std::mem::take(&mut *lock(&self.0))
-    }
 }
 
 impl Server {
@@ -207,10 +181,14 @@ impl Configured {
         if !uri.starts_with(kept::PREFIX) {
             return self.resources.read(uri, client).await.map(Into::into);
         }
-        let data = Some(json!({ "uri": uri }));
         let part = self.answers.read(client, uri).map_err(|error| match error {
-            ReadError::Unknown => ErrorData::resource_not_found(error.to_string(), data),
-            ReadError::Range(_) => ErrorData::invalid_params(error.to_string(), data),
+            ReadError::Lost(lost) => resources::lost(uri, &lost),
+            ReadError::Unknown => {
+                ErrorData::resource_not_found(error.to_string(), Some(json!({ "uri": uri })))
+            }
+            ReadError::Range(_) => {
+                ErrorData::invalid_params(error.to_string(), Some(json!({ "uri": uri })))
+            }
         })?;
         Ok(ReadResourceResult::new(vec![resources::part_of_run(uri, part)]).into())
     }
@@ -227,19 +205,6 @@ fn all_at_once(request: Option<PaginatedRequestParams>) -> Result<(), ErrorData>
 /// How an operation with this result has ended.
 fn end_of<T>(result: &Result<T, ErrorData>) -> OperationEnd {
     result.as_ref().err().map_or(OperationEnd::Fine, |error| OperationEnd::of_code(error.code.0))
-}
-
-/// A value that the transport added to a request: to the message itself, or to the HTTP request that brought it.
-fn extension<T: Clone + Send + Sync + 'static>(context: &RequestContext<RoleServer>) -> Option<&T> {
-    let of_http = || context.extensions.get::<Parts>()?.extensions.get();
-    context.extensions.get().or_else(of_http)
-}
-
-/// The caller that the transport named, or else the host, which ends with the transport.
-fn caller(context: &RequestContext<RoleServer>) -> ConnectedClient {
-    extension(context)
-        .cloned()
-        .unwrap_or_else(|| ConnectedClient { client: Client::Host, gone: CancellationToken::new() })
 }
 
 impl ServerHandler for Server {
@@ -414,9 +379,7 @@ impl ServerHandler for Server {
             let now = self.now.get();
             now.setup.audit.begin(&client, NO_TOOL).answered("invalid_arguments");
             self.operations.begin_call(NO_TOOL).end(OperationEnd::InvalidParams);
-            if let Some(slot) = extension::<OutcomeSlot>(&context) {
-                slot.set(CallOutcome::NotRun(Again::Never));
-            }
+            say_outcome(&context, CallOutcome::NotRun(Again::Never));
             let message = "params: a name (text) and arguments (an object) are required";
             let data = json!({ "field": "params", "message": message });
             return Err(ErrorData::invalid_params(message, Some(data)));
@@ -467,6 +430,26 @@ impl ServerHandler for Server {
                 None => std::future::pending().await,
             }
         };
+        // get_result runs nothing, and each call of it may have another answer.
+        let is_fetched = request.name == ToolName::GetResult.as_str();
+        let key = if is_fetched { Ok(None) } else { CallKey::of(&context) };
+        let answered = async {
+            let answers = &now.answers;
+            match key {
+                Ok(None) => {
+                    let answer = answers.answer(&request.name, arguments, call, waits, options);
+                    answer.await.map(Arc::unwrap_or_clone)
+                }
+                Ok(Some(key)) => {
+                    let name = &request.name;
+                    Box::pin(answers.answer_once(key, name, arguments, call, waits, options)).await
+                }
+                Err(error) => {
+                    let note = now.setup.audit.begin(&call.client, &request.name);
+                    Ok(unusable(&request.name, &error, note))
+                }
+            }
+        };
         let cancelled = |why| (Err(ErrorData::internal_error(why, None)), OperationEnd::Cancelled);
         let (answer, end) = tokio::select! {
             biased;
@@ -474,24 +457,23 @@ impl ServerHandler for Server {
             // program and removes its sandbox.
             () = context.ct.cancelled() => cancelled("the call was cancelled"),
             () = gone.cancelled() => cancelled("the client has disconnected"),
-            answer = now.answers.answer(&request.name, arguments, call, waits, options) => match answer {
+            answer = answered => match answer {
                 Ok(answer) => {
                     let end = if answer.is_failure { OperationEnd::ToolError } else { OperationEnd::Fine };
-                    (Ok(Arc::unwrap_or_clone(answer)), end)
+                    (Ok(answer), end)
                 }
                 Err(NoSuchTool) => (Err(now.no_such_tool(&request.name)), OperationEnd::InvalidParams),
             },
             never = progress_sent => match never {},
         };
         operation.end(end);
-        // It only fetches what another call has run.
-        let is_fetched = request.name == ToolName::GetResult.as_str();
-        if let Some(slot) = extension::<OutcomeSlot>(&context).filter(|_| !is_fetched) {
-            slot.set(match (&answer, end) {
+        if !is_fetched {
+            let outcome = match (&answer, end) {
                 (Ok(answer), _) => answer.outcome,
                 (Err(_), OperationEnd::Cancelled) => CallOutcome::Unknown,
                 (Err(_), _) => CallOutcome::NotRun(Again::Never),
-            });
+            };
+            say_outcome(&context, outcome);
         }
         if let Some(trace) = trace {
             let answer = answer.as_ref().ok();

@@ -10,6 +10,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
+use crate::node::{LostHandle, Node, Thing};
 use crate::result::handles::{Capacity, Handles};
 use crate::result::so_far::SoFar;
 
@@ -53,14 +54,16 @@ pub(crate) enum RunState<T> {
 
 impl<T: Clone + Send + Sync + 'static> Detached<T> {
     /// Waits for a run for `after` before it is detached, and then keeps its handle for `keep_for`, which must be
-    /// longer than the longest run. Results take as many bytes as `weigh` says, and have to fit into `capacity`.
+    /// longer than the longest run. Results take as many bytes as `weigh` says, and have to fit into `capacity`. Handles have the
+    /// name of the node.
     pub(crate) fn new(
+        node: &Node,
         after: Duration,
         keep_for: Duration,
         capacity: Capacity,
         weigh: fn(&T) -> usize,
     ) -> Self {
-        let runs = Arc::new(Handles::new(capacity, keep_for));
+        let runs = Arc::new(Handles::new(node, capacity, keep_for));
         Self { after: Mutex::new(after), weigh, runs, tasks: TaskTracker::new() }
     }
 
@@ -128,6 +131,11 @@ impl<T: Clone + Send + Sync + 'static> Detached<T> {
         })
     }
 
+    /// Why a handle that leads to no run is lost, if a node has made it.
+    pub(crate) fn lost(&self, handle: &str) -> Option<Box<LostHandle>> {
+        self.runs.lost(handle, Thing::Run)
+    }
+
     /// Number of detached runs, and their bytes.
     pub(crate) fn held(&self) -> (usize, usize) {
         self.runs.held()
@@ -162,7 +170,7 @@ mod tests {
     /// Runs of which one client can have 128, or two that have ended.
     fn detached<T: Clone + Send + Sync + 'static>(after: u32) -> Detached<T> {
         let capacity = Capacity { all: 16 << 10, of_one: 8 << 10 };
-        Detached::new(after * SECOND, 600 * SECOND, capacity, |_| 4 << 10)
+        Detached::new(&Node::default(), after * SECOND, 600 * SECOND, capacity, |_| 4 << 10)
     }
 
     async fn takes(seconds: u32) -> &'static str {

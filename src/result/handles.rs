@@ -8,10 +8,7 @@ use isolator_pool::lock::lock;
 use isolator_pool::pool::admission::Client;
 use tokio::time::Instant;
 
-use crate::hex::hex;
-
-/// Random bytes of a name, so that it can't be guessed.
-const NAME_BYTES: usize = 16;
+use crate::node::{LostHandle, Node, Thing};
 
 /// Longest time for which anything is kept, whatever the configuration says.
 const MAX_KEEP_FOR: Duration = Duration::from_secs(30 * 24 * 60 * 60);
@@ -28,6 +25,8 @@ pub(crate) struct Capacity {
 /// Items that are kept for their clients.
 #[derive(Debug)]
 pub(crate) struct Handles<T> {
+    /// The node whose name the names have.
+    node: Node,
     /// Maximum weight, and how long items are kept.
     bounds: Mutex<(Capacity, Duration)>,
     kept: Mutex<HashMap<String, Kept<T>>>,
@@ -54,9 +53,14 @@ pub(crate) enum KeepError {
 
 impl<T> Handles<T> {
     /// Keeps items for `keep_for`.
-    pub(crate) fn new(capacity: Capacity, keep_for: Duration) -> Self {
+    pub(crate) fn new(node: &Node, capacity: Capacity, keep_for: Duration) -> Self {
         let bounds = Mutex::new((capacity, keep_for.min(MAX_KEEP_FOR)));
-        Self { bounds, kept: Mutex::default() }
+        Self { node: node.clone(), bounds, kept: Mutex::default() }
+    }
+
+    /// Why a name that leads to nothing is lost, if a node has made it.
+    pub(crate) fn lost(&self, name: &str, thing: Thing) -> Option<Box<LostHandle>> {
+        self.node.lost(name, thing).map(Box::new)
     }
 
     /// Changes the maximum weight, and how long later items are kept.
@@ -76,7 +80,7 @@ impl<T> Handles<T> {
         weight: usize,
         thing: T,
     ) -> Result<String, KeepError> {
-        let name = random_name()?;
+        let name = self.node.new_handle()?;
         let (capacity, keep_for) = *lock(&self.bounds);
         let mut kept = self.kept();
         let (all, own) = weights(&kept, client);
@@ -191,12 +195,6 @@ fn heaviest<T>(kept: &HashMap<String, Kept<T>>) -> Option<Client> {
     heaviest.map(|(client, _)| client.clone())
 }
 
-fn random_name() -> Result<String, getrandom::Error> {
-    let mut random = [0; NAME_BYTES];
-    getrandom::fill(&mut random)?;
-    Ok(hex(&random))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -204,7 +202,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     fn handles(all: usize, of_one: usize) -> Handles<&'static str> {
-        Handles::new(Capacity { all, of_one }, 10 * SECOND)
+        Handles::new(&Node::default(), Capacity { all, of_one }, 10 * SECOND)
     }
 
     #[tokio::test(start_paused = true)]

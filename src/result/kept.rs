@@ -10,6 +10,7 @@ use isolator_pool::pool::admission::Client;
 use isolator_pool::quote::quoted;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
+use crate::node::{LostHandle, Node, Thing};
 use crate::result::handles::{Capacity, Handles, KeepError};
 
 /// The beginning of their addresses.
@@ -71,6 +72,9 @@ pub(crate) enum ReadError {
         "there is no such result: it has expired, was dropped for newer ones, or is another client's"
     )]
     Unknown,
+    /// Another node has made its address, or this one before it was started again.
+    #[error("the result is gone: {0}")]
+    Lost(Box<LostHandle>),
     /// The range is wrong.
     #[error("{0}")]
     Range(String),
@@ -78,8 +82,8 @@ pub(crate) enum ReadError {
 
 impl Results {
     /// Keeps up to `capacity`, for `keep_for`.
-    pub(crate) fn new(capacity: Capacity, keep_for: Duration) -> Self {
-        Self { runs: Handles::new(capacity, keep_for) }
+    pub(crate) fn new(node: &Node, capacity: Capacity, keep_for: Duration) -> Self {
+        Self { runs: Handles::new(node, capacity, keep_for) }
     }
 
     /// Changes the maximum, and how long later results are kept.
@@ -113,7 +117,11 @@ impl Results {
         let path = address.strip_prefix(PREFIX).ok_or(ReadError::Unknown)?;
         let (run, name) = path.split_once('/').ok_or(ReadError::Unknown)?;
         let name = percent_decode_str(name).decode_utf8().map_err(|_| ReadError::Unknown)?;
-        let items = self.runs.get(client, run).ok_or(ReadError::Unknown)?;
+        let lost = || match self.runs.lost(run, Thing::Result) {
+            Some(lost) => ReadError::Lost(lost),
+            None => ReadError::Unknown,
+        };
+        let items = self.runs.get(client, run).ok_or_else(lost)?;
         let item = items.get(name.as_ref()).ok_or(ReadError::Unknown)?;
         item.read(address, &Range::parse(query)?)
     }
@@ -235,7 +243,8 @@ mod tests {
     const MINUTE: Duration = Duration::from_secs(60);
 
     fn results(name: &str, content: &[u8]) -> (Results, Client, String) {
-        let results = Results::new(Capacity { all: 1 << 24, of_one: 1 << 24 }, MINUTE);
+        let results =
+            Results::new(&Node::default(), Capacity { all: 1 << 24, of_one: 1 << 24 }, MINUTE);
         let client = Client::named("one");
         let item = Item { content: content.to_vec(), media_type: "text/plain".to_owned() };
         let items = BTreeMap::from([(name.to_owned(), item)]);

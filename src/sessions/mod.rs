@@ -32,10 +32,7 @@ pub(crate) use self::open::{BoundSet, InUse, OpenSession};
 pub(crate) use self::registry::Registry;
 use self::registry::{Evicted, Reservation, Unless, longest_unused, watch};
 use crate::config::{Config, Language, SessionsConfig};
-use crate::hex::hex;
-
-/// Random bytes of a handle, so that it can't be guessed.
-const HANDLE_BYTES: usize = 16;
+use crate::node::{LostHandle, Node, Thing};
 
 /// The sessions of a server; cheap to clone.
 #[derive(Clone)]
@@ -105,17 +102,20 @@ pub(crate) enum NoSession {
     /// This client never had such a session, or it is forgotten.
     Unknown,
     Gone(Box<Gone>),
+    /// Another node has made the handle, or this one before it was started again.
+    Lost(Box<LostHandle>),
 }
 
 impl Sessions {
-    /// For one client, or for several.
+    /// For one client, or for several. Their handles have the name of the node.
     pub(crate) fn new(
         config: SessionsConfig,
         has_one_client: bool,
         pools: Arc<Pools>,
+        node: &Node,
         journals: Journals,
     ) -> Self {
-        let registry = Registry { journals, ..Registry::default() };
+        let registry = Registry { node: node.clone(), journals, ..Registry::default() };
         Self::with_registry(config, has_one_client, pools, Arc::new(registry))
     }
 
@@ -149,8 +149,7 @@ impl Sessions {
         wish: Wish,
     ) -> Result<(InUse, OpenReceipt, Vec<String>), OpenFailure> {
         let (place, mut evicted) = self.make_room(client)?;
-        let mut handle = [0; HANDLE_BYTES];
-        getrandom::fill(&mut handle)?;
+        let id = self.registry.node.new_handle()?;
         let Wish { language, resources, idle_timeout, packages, env, deadline } = wish;
         let mut kernel = language.kernel_command(resources.memory);
         if let Some(kernel) = &mut kernel {
@@ -168,7 +167,7 @@ impl Sessions {
         let idle_timeout = idle_timeout.unwrap_or(longest).min(longest);
         let deadline = deadline.map(|(after, action)| Deadline::after(after.min(max_age), action));
         let open = Arc::new(OpenSession {
-            id: hex(&handle),
+            id,
             client: client.clone(),
             language,
             resources,
@@ -250,6 +249,11 @@ impl Sessions {
     /// The journals that are kept on a server.
     pub(crate) fn journals(&self) -> &Journals {
         &self.registry.journals
+    }
+
+    /// Why a handle that leads to no session and to no journal is lost, if a node has made it.
+    pub(crate) fn lost(&self, id: &str) -> Option<Box<LostHandle>> {
+        self.registry.node.lost(id, Thing::Session).map(Box::new)
     }
 
     /// Changes the journal of a session, also if it has ended meanwhile: its end may be noted before its last step.

@@ -17,6 +17,7 @@ use super::gone::{Tombstones, Why, gone_of};
 use super::journals::Journals;
 use super::lifetime::{AtDeadline, Deadline, EndKind, NextEnd, TooLate};
 use super::open::{InUse, OpenSession};
+use crate::node::{Node, Thing};
 
 /// How often an expired session that is in use is checked again.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
@@ -24,6 +25,8 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// The sessions of a server, open and gone.
 #[derive(Default)]
 pub(crate) struct Registry {
+    /// The node whose name the handles have.
+    pub(super) node: Node,
     pub(super) entries: Mutex<Records>,
     /// The journals that are kept on a server.
     pub(super) journals: Journals,
@@ -131,9 +134,17 @@ impl Registry {
             }
             None => match entries.gone.find(client, id) {
                 Some(gone) => Err(NoSession::Gone(Box::new(gone.clone()))),
-                None => Err(NoSession::Unknown),
+                None => Err(match self.node.lost(id, Thing::Session) {
+                    Some(lost) => NoSession::Lost(Box::new(lost)),
+                    None => NoSession::Unknown,
+                }),
             },
         }
+    }
+
+    /// The node whose name the handles have.
+    pub(crate) const fn node(&self) -> &Node {
+        &self.node
     }
 
     /// Whether a session with this handle is open, whichever client has it.

@@ -16,8 +16,9 @@ use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 use serde_json::{Number, Value, json};
 
-use crate::mcp::server::TakenArguments;
-use crate::request::understand::given::Given;
+use crate::mcp::caller::TakenArguments;
+use crate::node::HANDLE_ARGUMENTS;
+use crate::request::understand::given::{Given, Object};
 
 /// Longest message, in bytes: the largest request with all its files in base64, and room for its code and its standard
 /// input.
@@ -31,6 +32,9 @@ const MAX_VALUES: usize = 10_000;
 
 /// Most values for each file of a call: its name, content and encoding with their keys.
 const VALUES_OF_FILE: usize = 8;
+
+/// Longest handle that stays in a message whose arguments are taken out of it.
+const MAX_HANDLE: usize = 1024;
 
 /// The first characters of numbers.
 const NUMBER: &[u8] = b"-0123456789";
@@ -158,13 +162,26 @@ impl Shortened {
         let arguments = std::str::from_utf8(&text[range.clone()]).unwrap_or_default();
         // What is no object is left for rmcp to refuse.
         let (arguments, instead) = match Given::parse(arguments) {
-            Ok(Given::Object(arguments)) => (arguments, "{}"),
-            Ok(_) => (Default::default(), "[]"),
+            Ok(Given::Object(arguments)) => {
+                let instead = handles(&arguments).to_string();
+                (arguments, instead)
+            }
+            Ok(_) => (Default::default(), "[]".to_owned()),
             Err(error) => return Err(unreadable(&error)),
         };
         let text = [&text[..range.start], instead.as_bytes(), &text[range.end..]].concat();
         Ok(Self { text, arguments: TakenArguments::new(arguments) })
     }
+}
+
+/// The handles among arguments. They stay in a message, because rmcp compares them with its headers.
+fn handles(arguments: &Object) -> Value {
+    let handle = |(name, _): (&str, _)| {
+        let handle = arguments.get(name)?.as_str()?;
+        // No header has longer ones that are read.
+        (handle.len() <= MAX_HANDLE).then(|| (name.to_owned(), json!(handle)))
+    };
+    Value::Object(HANDLE_ARGUMENTS.into_iter().filter_map(handle).collect())
 }
 
 fn unreadable(error: &serde_json::Error) -> ErrorData {

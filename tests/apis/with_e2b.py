@@ -149,8 +149,12 @@ async def timeout_is_set(world):
 
 
 async def metrics(world):
-    for sample in await done(world.sandbox.get_metrics()):
-        assert sample.mem_total > 0 and sample.cpu_count > 0, sample
+    async with asyncio.timeout(30):
+        while not (samples := await done(world.sandbox.get_metrics())):
+            await asyncio.sleep(0.5)
+    for sample in samples:
+        assert 0 < sample.mem_used <= sample.mem_total and sample.disk_used <= sample.disk_total, sample
+        assert 0 <= sample.cpu_used_pct <= 100 and sample.cpu_count > 0, sample
 
 
 async def many_files(world):
@@ -191,7 +195,7 @@ async def watched(world):
     files, events = world.sandbox.files, []
     await done(files.make_dir("watched"))
     is_async = world.Sandbox is AsyncSandbox
-    watcher = await done(files.watch_dir("watched", *([events.append] if is_async else [])))
+    watcher = await done(files.watch_dir("watched", *([events.append] if is_async else []), include_entry=True))
     await done(files.write("watched/new", "1"))
     for _ in range(100):
         if not is_async:
@@ -201,7 +205,10 @@ async def watched(world):
         await asyncio.sleep(0.1)
     else:
         raise AssertionError(f"there is no event of the new file in {events}")
+    equal([event.entry.path for event in events if event.name == "new"][0], "/home/user/watched/new")
     await done(watcher.stop())
+    error = await raised(InvalidArgumentException, lambda: files.write("noted", "1", metadata={"author": "me"}))
+    contains(str(error), "files of this server have no metadata")
 
 
 async def terminal(world):

@@ -4,8 +4,8 @@
 
 The suites are fetched from their repositories, at the commits in tests/apis/suites.toml, into target/suites/apis. Without
 access to them, `--from` names a folder that has the repositories as NAME.git. Each test must pass, or fail for a reason that
-suites.toml gives: other failures are errors, and so are tests that pass although they were to fail. A table of all tests is
-written to target/suites/apis.tsv, and the sums are printed as a table for docs/e2b.md.
+suites.toml gives: other failures are errors, and so are tests that pass although they were to fail, and patterns that
+no test matches. A table of all tests is written to target/suites/apis.tsv, and the sums are printed as a table for docs/e2b.md.
 """
 
 import argparse
@@ -132,12 +132,21 @@ async def vitest_outcomes(suite, folder, url, only):
     return found
 
 
-def reason(name):
-    """Why a test has to fail, or None."""
-    for why, patterns in SUITES["by_design"].items():
-        if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns):
-            return why
-    return None
+def reason(name, used):
+    """Why a test has to fail, or None. Its patterns are added to `used`."""
+    matching = [
+        (why, pattern)
+        for why, patterns in SUITES["by_design"].items()
+        for pattern in patterns
+        if fnmatch.fnmatchcase(name, pattern)
+    ]
+    used.update(pattern for _, pattern in matching)
+    return matching[0][0] if matching else None
+
+
+def unused(used):
+    """The patterns that no test has."""
+    return [pattern for patterns in SUITES["by_design"].values() for pattern in patterns if pattern not in used]
 
 
 def judged(outcome, why):
@@ -172,6 +181,7 @@ async def main(args):
     FOLDER.mkdir(parents=True, exist_ok=True)
     is_good = True
     rows = []
+    used = set()
     with (ROOT / "target/suites/apis.tsv").open("w") as table:
         async with serving(args.server) as url:
             for name in args.suites or SUITES["suites"]:
@@ -183,7 +193,7 @@ async def main(args):
                     found = await outcomes(suite, files, url, args.only)
                 counts = collections.Counter()
                 for test, (outcome, message) in sorted(found.items()):
-                    why = reason(test)
+                    why = reason(test, used)
                     verdict = judged(outcome, why)
                     counts[verdict] += 1
                     first = (message.strip().splitlines() or [""])[0][:300]
@@ -196,6 +206,10 @@ async def main(args):
                     is_good = False
                     print(f"  {name}: only {counts['passes']} tests pass, and {suite['least']} must")
                 rows.append((suite["title"], counts, time.monotonic() - began))
+    if not args.suites and not args.only:
+        for pattern in unused(used):
+            is_good = False
+            print(f"  suites.toml: no test matches {pattern}")
     print("| suite | passes | fails by design | skipped by E2B | fails | seconds |\n|---|---|---|---|---|---|")
     for title, counts, seconds in rows:
         failed = counts["fails"] + counts["passes against suites.toml"]

@@ -3,13 +3,14 @@ is bad.
 
     scripts/python tests/python/beside_mcp.py [--seconds 3] [--batch 1000]
 
-Each client has a connection, which it keeps, and sends a program as soon as the last one is answered. The three take turns. Nothing
+The exit status is 1 if a verdict is wrong. Each client has a connection, which it keeps, and sends a program as soon as the last one is answered. The three take turns. Nothing
 else should run on the machine: the clients run on it, too.
 """
 
 import argparse
 import asyncio
 import json
+import sys
 import tempfile
 from pathlib import Path
 
@@ -95,6 +96,7 @@ async def batch(place, name, judge, number):
     print(f"{number} programs at once by {name}: {json.dumps(found)}", flush=True)
     for one in wrong[:5]:
         print(one)
+    return not wrong
 
 
 async def main(arguments):
@@ -107,13 +109,14 @@ async def main(arguments):
             for name, code in [("hello", HELLO), ("pandas", PANDAS)]:
                 for clients in CLIENTS if arguments.seconds else []:
                     await side_by_side(place, name, code, clients, arguments.seconds)
-            if arguments.batch:
-                await batch(place, "a trainer (SandboxFusion)", judged_by_fusion, arguments.batch)
-                await batch(place, "an evaluator (Piston)", judged_by_piston, arguments.batch)
+            if not arguments.batch:
+                return True
+            right = await batch(place, "a trainer (SandboxFusion)", judged_by_fusion, arguments.batch)
+            return await batch(place, "an evaluator (Piston)", judged_by_piston, arguments.batch) and right
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=3, help="for each way, program and number of clients")
     parser.add_argument("--batch", type=int, default=1000, help="programs of a batch")
-    asyncio.run(main(parser.parse_args()))
+    sys.exit(0 if asyncio.run(main(parser.parse_args())) else 1)

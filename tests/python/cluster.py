@@ -31,13 +31,16 @@ PORT, AGENT_PORT = 8000, 8001
 READY_WITHIN_S = 60
 ENDED_WITHIN_S = 40
 
+# The domain of E2B's sandboxes.
+DOMAIN = "sandbox.example"
+
 # Small nodes: each runs four programs at a time.
 SLOTS = 4
 SETTINGS = {
     "pool": {"size": 2, "hot": 2},
     "requests": {"maxRunning": SLOTS, "maxRunningPerClient": SLOTS, "maxQueue": 64},
     "sessions": {"max": 8, "maxPerClient": 8},
-    "apis": {"sandboxFusion": {}, "piston": {}, "e2b": {}},
+    "apis": {"sandboxFusion": {}, "piston": {}, "e2b": {"domain": DOMAIN}},
 }
 
 
@@ -139,7 +142,10 @@ class Node:
         self.folder = cluster.folder / self.name
         self.folder.mkdir()
         hosts = [self.address, cluster.address]
-        own = {"http": {"tokens": str(cluster.tokens), "allowedHosts": hosts, "maxConnectionsPerAddress": 1024}}
+        own = {
+            "node": {"name": self.name},
+            "http": {"tokens": str(cluster.tokens), "allowedHosts": hosts, "maxConnectionsPerAddress": 1024},
+        }
         self.config = configuration(self.folder, **_merged(_merged(SETTINGS, own), settings))
         self.log = self.folder / "log"
         self.process = None
@@ -254,7 +260,21 @@ class Haproxy:
         return {name: row["status"] for name, row in self.servers(backend).items()}
 
     def reload(self):
+        """Starts another worker with the same configuration, and waits until it serves."""
+        before = self._worker()
         self.process.send_signal(signal.SIGUSR2)
+        wait_until(lambda: self._worker() not in (before, None), READY_WITHIN_S, f"another worker; {self.log}")
+
+    def _worker(self):
+        """The process that answers."""
+        try:
+            return re.search(r"^Pid: (\d+)", self.ask("show info"), re.MULTILINE)[1]
+        except (OSError, TypeError):
+            return None
+
+    def cut(self, node):
+        """Breaks all connections to a node."""
+        subprocess.run([*self.namespace.inside, "ss", "-K", "dst", node.address], check=True, capture_output=True)
 
     def close(self):
         self.process.terminate()
@@ -263,8 +283,6 @@ class Haproxy:
 
 class Cluster:
     """Nodes behind a balancer, at an address that this machine reaches."""
-
-    domain = "sandbox.example"
 
     def __init__(self, folder, closing, nodes, settings):
         self.folder = folder
@@ -275,7 +293,9 @@ class Cluster:
         self.url = f"http://{self.address}:{PORT}"
         self.tokens = folder / "tokens"
         lines, (self.token, self.other_token) = tokens("agent", "trainer")
-        self.tokens.write_text("".join(lines))
+        made = subprocess.run([BINARY, "token", "--e2b", "e2b"], capture_output=True, text=True, check=True)
+        self.e2b_key = re.search(r"e2b_[0-9a-f]{8,}", made.stderr)[0]
+        self.tokens.write_text("".join(lines) + made.stdout)
         self.nodes = []
         for number in range(1, nodes + 1):
             node = Node(self, number, settings)

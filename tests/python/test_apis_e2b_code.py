@@ -66,17 +66,19 @@ async def test_the_newest_sdk_runs_code_as_its_users_expect(url):
 async def test_each_field_of_code_requests_is_checked(box):
     for body, named in [
         ({}, "code: is required"),
-        ({"code": None}, "code: is required"),
+        ({"code": None}, "code: must be a text"),
         ({"code": 1}, "code: must be a text"),
         ({"code": "1", "context_id": 1}, "context_id: must be a text"),
         ({"code": "1", "language": []}, "language: must be a text"),
-        ({"code": "1", "env_vars": ["A"]}, "env_vars: must be an object"),
+        ({"code": "1", "env_vars": ["A"]}, "env_vars: must be an object, and is a list"),
         ({"code": "1", "env_vars": {"A": 1}}, "env_vars.A: must be a text"),
         ({"code": "1", "env_vars": {"A=B": "1"}}, "not the name of a variable"),
         ({"code": "1", "env_vars": {"A": "1\0"}}, "NUL"),
         ({"code": "1", "language": "bash", "env_vars": {"a-b": "1"}}, "no variable of a shell"),
         ({"code": "1", "language": "python", "context_id": "x"}, "language: can't be given together with context_id"),
         ({"code": "1", "language": "cobol"}, "this sandbox can't run \"cobol\""),
+        ({"code": "1", "timeout": 5}, "timeout: is not a field of this request"),
+        ({"code": "1", "cwd": "/"}, "cwd: is not a field of this request"),
         ([], "body: must be a JSON object"),
     ]:
         answer = await box.ask("POST", "/execute", body)
@@ -86,7 +88,7 @@ async def test_each_field_of_code_requests_is_checked(box):
     assert broken.status_code == 400 and "body: is not JSON" in broken.json()["message"]
     unknown = await box.ask("POST", "/execute", {"code": "1", "context_id": "0" * 32})
     assert unknown.status_code == 404 and "no context" in unknown.json()["message"]
-    for body, named in [({"cwd": "a\0b"}, "cwd"), ({"cwd": 1}, "cwd"), ({"language": 1}, "language")]:
+    for body, named in [({"cwd": "a\0b"}, "cwd"), ({"cwd": 1}, "cwd"), ({"language": 1}, "language"), ({"code": "1"}, "code")]:
         answer = await box.ask("POST", "/contexts", body)
         assert answer.status_code == 400 and named in answer.json()["message"]
     # Nothing of this was run.
@@ -160,3 +162,32 @@ async def test_output_that_is_not_read_is_bounded(tmp_path):
             began = time.monotonic()
             assert (await box.run("1 + 1"))[0]["text"] == "2"
             assert time.monotonic() - began < 10
+
+
+async def test_python_and_javascript_share_files_in_one_sandbox(box):
+    made = await box.ask("POST", "/contexts", {"language": "javascript"})
+    assert made.status_code in (200, 201), made.text
+    javascript = {"context_id": made.json()["id"]}
+    await box.run("kept = 7; open('from_python', 'w').write('p')")
+    code = "var kept = 1; const fs = require('fs'); fs.writeFileSync('from_node', fs.readFileSync('from_python') + 'n'); kept"
+    (shown,) = await box.run(code, **javascript)
+    assert shown["text"] == "1"
+    (shown,) = await box.run("open('from_node').read(), kept")
+    assert shown["text"] == "('pn', 7)"
+    # A cell whose end comes together with its beginning does not wait for a timer.
+    times = []
+    for _ in range(60):
+        began = time.monotonic()
+        await box.run("kept", **javascript)
+        times.append(time.monotonic() - began)
+    assert sorted(times)[45] < 0.09, times
+
+
+async def test_variables_of_a_cell_do_not_end_an_interpreter_without_an_environment(box):
+    await box.run("kept = 1; import os; given = os.environ; os.environ = None")
+    lines = await box.run("kept", env_vars={"A": "1"})
+    texts = [line["text"] for line in lines]
+    assert texts == ["The variables for this cell could not be set: AttributeError\n", "1"], lines
+    await box.run("os.environ = given")
+    (shown,) = await box.run("os.environ['A']", env_vars={"A": "1"})
+    assert shown["text"] == "'1'"

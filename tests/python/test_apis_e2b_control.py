@@ -12,9 +12,11 @@ import urllib.parse
 from contextlib import asynccontextmanager
 
 import anyio
+import engine
 import httpx2 as httpx
 import pytest
 from certificates import certificate
+from e2b_raw import Sandbox, Server
 from faults import NO_POOL
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
@@ -277,7 +279,10 @@ async def test_lists_are_filtered_ordered_and_in_pages(ann):
         ({"network": {"allowOut": ["1.1.1.1"]}}, "network.allowOut"),
         ({"network": {"allowPublicTraffic": True}}, "network.allowPublicTraffic"),
         ({"network": {"egressProxy": {"address": "a:1"}}}, "network.egressProxy"),
-        ({"somethingNew": 1}, "somethingNew"),
+        ({"network": {"rules": False}}, "network.rules"),
+        ({"network": {"somethingNew": False}}, "network.somethingNew"),
+        ({"autoResume": {"enabled": False, "somethingNew": 1}}, "autoResume.somethingNew"),
+        ({"somethingNew": False}, "somethingNew"),
     ],
 )
 async def test_a_field_that_is_wrong_is_refused_with_its_name(ann, fields, named):
@@ -288,7 +293,7 @@ async def test_a_field_that_is_wrong_is_refused_with_its_name(ann, fields, named
 
 
 async def test_fields_that_ask_for_nothing_are_accepted(ann):
-    nothing = {"mcp": None, "iam": {}, "volumeMounts": [], "network": {"denyOut": ["0.0.0.0/0"]}, "somethingNew": None}
+    nothing = {"mcp": None, "iam": {}, "volumeMounts": [], "network": {"denyOut": ["0.0.0.0/0"]}}
     made = await ann.create(**nothing, autoPause=False, autoResume={"enabled": False}, allow_internet_access=False)
     assert await ann.ids() == [made["sandboxID"]]
 
@@ -296,18 +301,32 @@ async def test_fields_that_ask_for_nothing_are_accepted(ann):
 async def test_bodies_parameters_and_templates_that_are_wrong_are_named(ann):
     for body in ["{", "[]", '{"templateID": "base"} x', '"base"', "\xff"]:
         answer = await ann.http.post("/v2/sandboxes", content=body.encode("latin-1"))
-        assert answer.status_code == 400 and "the body" in answer.json()["message"], body
+        assert answer.status_code == 400 and answer.json()["message"].startswith("body: "), body
     assert (await ann.http.post("/v2/sandboxes", content=b"x" * (2 << 20))).status_code == 413
     missing = await ann.post("/v2/sandboxes", templateID="nothing")
     assert missing.status_code == 404 and "code-interpreter-v1" in missing.json()["message"]
+    for parameter in ["state=paused", "limit=1", "nextToken=1-a"]:
+        answer = await ann.http.get(f"/sandboxes?{parameter}")
+        assert answer.status_code == 400 and "/v2/sandboxes" in answer.json()["message"], parameter
     for parameter in ["state=x", "order=x", "limit=0", "limit=x", "nextToken=x", "startedAfter=x", "team=x"]:
         answer = await ann.http.get(f"/v2/sandboxes?{parameter}")
         assert answer.status_code == 400 and answer.json()["message"].startswith(parameter.split("=")[0]), parameter
     made = await ann.create()
     path = f"/sandboxes/{made['sandboxID']}"
-    for call, fields in [("timeout", {}), ("timeout", {"timeout": -1}), ("connect", {"timeout": "x"})]:
+    for call, fields, said in [
+        ("timeout", {}, "timeout: is required"),
+        ("timeout", {"timeout": -1}, "timeout: must be a whole number that is not negative, and is -1"),
+        ("timeout", {"timeout": 9, "somethingNew": 1}, "somethingNew: is not a field of this request"),
+        ("connect", {"timeout": "x"}, "timeout: must be a whole number"),
+        ("connect", {"somethingNew": 1}, "somethingNew: "),
+        ("resume", {"somethingNew": 1}, "somethingNew: "),
+        ("refreshes", {"somethingNew": 1}, "somethingNew: "),
+        ("pause", {"somethingNew": 1}, "somethingNew: "),
+    ]:
         answer = await ann.post(f"{path}/{call}", **fields)
-        assert answer.status_code == 400 and "timeout" in answer.json()["message"], (call, fields)
+        assert answer.status_code == 400 and answer.json()["message"].startswith(said), (call, fields, answer.text)
+    killing = await ann.http.request("DELETE", path, json={"somethingNew": 1})
+    assert killing.status_code == 400 and killing.json()["message"].startswith("somethingNew: ")
     assert (await ann.get(f"{path}/metrics")).status_code == 200
 
 
@@ -578,6 +597,42 @@ async def test_clients_of_a_server_that_was_started_again_learn_that_all_sandbox
             assert answer.status_code in (404, 502)
             message = answer.json()["message"]
             assert "was not found" in message and "started again" in message
+
+
+async def test_samples_of_a_sandbox_that_runs_and_is_frozen(tmp_path):
+    async with serving(tmp_path) as (ann, _):
+        before = int(time.time())
+        made = await ann.create()
+        raw = Sandbox(Server(str(ann.http.base_url)), made["sandboxID"], made["envdAccessToken"])
+        path = f"/sandboxes/{made['sandboxID']}/metrics"
+        # It takes CPU time and 20 MiB of its disk for the first two samples.
+        busy = "head -c 20M /dev/urandom > big; timeout 6 sh -c 'while :; do :; done'"
+        assert (await anyio.to_thread.run_sync(raw.run, busy))[1]["exitCode"] == 124
+        samples = (await ann.get(path)).json()
+        assert len(samples) >= 2, samples
+        for sample in samples:
+            assert 0 < sample["memUsed"] <= sample["memTotal"] and sample["cpuCount"] > 0, sample
+            assert before <= sample["timestampUnix"] <= time.time(), sample
+        assert samples[-1]["cpuUsedPct"] > 20 and samples[-1]["diskUsed"] >= 20 << 20, samples
+
+        (instance,) = instances(tmp_path)
+        states = lambda: [sandbox.state for sandbox in engine.sandboxes(instance)]
+        await until(lambda: states() == ["paused"], 20, "it is frozen")
+        count = len(samples)
+        while len(samples) == count:
+            samples = (await ann.get(path)).json()
+            assert states() == ["paused"]
+            await anyio.sleep(0.2)
+        assert samples[-1]["cpuUsedPct"] == 0 and samples[-1]["diskUsed"] >= 20 << 20, samples
+
+        times = [sample["timestampUnix"] for sample in samples]
+        some = await ann.get(path, start=times[1], end=times[1])
+        assert [sample["timestampUnix"] for sample in some.json()] == [times[1]]
+        assert (await ann.get(path, start=before - 3600, end=before - 1800)).json() == []
+        listed = (await ann.get("/sandboxes/metrics", sandbox_ids=f"{made['sandboxID']},{UNKNOWN}")).json()
+        assert listed["sandboxes"].keys() == {made["sandboxID"]}
+        for wrong in ["?start=x", "?start=2&end=1", "?step=1"]:
+            assert (await ann.http.get(f"{path}{wrong}")).status_code == 400, wrong
 
 
 async def test_requests_are_in_the_audit_log_with_their_names(tmp_path):

@@ -659,3 +659,45 @@ async def test_the_audit_log_has_each_process_and_transfer(sandbox, served):
         assert len({line["session"] for line in lines}) == 1
 
     await in_thread(check)
+
+
+async def test_the_audit_log_has_input_signals_and_changes_of_folders(sandbox, served):
+    def lines(tool):
+        lines = [json.loads(line) for line in (served[1] / "audit.jsonl").read_text().splitlines()]
+        return [line for line in lines if line["tool"] == f"e2b.{tool}"]
+
+    def check():
+        typed = b"echo typed\n"
+        digest = hashlib.sha256(typed).hexdigest()
+        with sandbox.streaming(START, sandbox.start("cat > got", stdin=True)) as stream:
+            process = {"pid": stream.started()}
+            selected = {"process": process, "input": {"stdin": encoded(typed)}}
+            assert sandbox.rpc("process.Process/SendInput", selected)[0] == 200
+            parts = [{"start": {"process": process}}, {"data": {"input": {"stdin": encoded(typed)}}}]
+            sandbox.stream("process.Process/StreamInput", b"".join(map(envelope, parts)))
+            with sandbox.streaming(CONNECT, envelope({"process": process})) as attached:
+                attached.started()
+                signal = {"process": process, "signal": "SIGNAL_SIGKILL"}
+                assert sandbox.rpc("process.Process/SendSignal", signal)[0] == 200
+        for method, message in [
+            ("MakeDir", {"path": "folder"}),
+            ("Move", {"source": "folder", "destination": "moved"}),
+            ("Remove", {"path": "moved"}),
+            ("CreateWatcher", {"path": "/home/user"}),
+        ]:
+            assert sandbox.rpc(f"filesystem.Filesystem/{method}", message)[0] == 200
+        deadline = time.monotonic() + 10
+        while not lines("attach_process") and time.monotonic() < deadline:
+            time.sleep(0.1)
+        for tool in ["send_input", "stream_input"]:
+            line = lines(tool)[-1]
+            assert (line["process"], line["status"]) == (process["pid"], "success"), line
+            assert line["files"] == [{"name": "input", "sha256": digest, "bytes": len(typed)}], line
+        assert lines("send_signal")[-1]["signal"] == 9
+        assert lines("attach_process")[-1]["process"] == process["pid"]
+        paths = [lines(tool)[-1]["paths"] for tool in ["make_folder", "move_file", "remove_file", "create_watcher"]]
+        assert paths == [["folder"], ["folder", "moved"], ["moved"], ["/home/user"]]
+        # What was typed is in no line.
+        assert "typed" not in (served[1] / "audit.jsonl").read_text()
+
+    await in_thread(check)

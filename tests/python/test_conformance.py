@@ -28,7 +28,7 @@ PASSED_BY_BOTH = {
 @pytest.fixture(scope="module")
 async def url(anyio_backend, tmp_path_factory):
     folder = tmp_path_factory.mktemp("state")
-    async with listening(folder, configuration(folder)) as url:
+    async with listening(folder, configuration(folder, node={"name": "n1"})) as url:
         yield url
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import stopped
+from apis import post
 from by_hand import run, tool
 from faults import NO_POOL, configuration
 from grafana_foundation_sdk.cog import plugins
@@ -101,7 +102,7 @@ def queries():
 
 
 def metrics_of(query):
-    return set(re.findall(r"\b(?:isolator|mcp_server|process)_[a-z_]+", query))
+    return set(re.findall(r"\b(?:isolator|mcp_server|http_server|process)_[a-z_]+", query))
 
 
 def known(text):
@@ -115,12 +116,16 @@ def known(text):
 
 @pytest.mark.release
 async def test_a_prometheus_answers_every_query_of_the_dashboard_and_of_the_alerts(tmp_path):
-    settings = {"pool": {"size": 2, "hot": 1}, "audit": {"path": "audit.jsonl"}}
+    settings = {"pool": {"size": 2, "hot": 1}, "audit": {"path": "audit.jsonl"}, "apis": {"sandboxFusion": {}}}
     (tmp_path / "scraping").mkdir()
     async with operated(tmp_path, **settings) as (url, admin, _):
         async with prometheus(tmp_path / "scraping", admin, rules=[ALERTS]) as scraping:
             for number, code in enumerate(["print(1)", "raise SystemExit(3)"] * 6):
                 await run(url, number, code)
+            host, port = url.split("/")[2].split(":")
+            for _ in range(3):
+                ran = await post((host, int(port)), "/run_code", {"code": "print(1)", "language": "python"})
+                assert ran.status == 200, ran.body
             session = (await tool(url, 100, "open_session", language="python"))["session"]
             await tool(url, 101, "execute_code", session=session, entrypoint_code="1 + 1")
 

@@ -16,6 +16,7 @@ import pytest
 from by_hand import CLIENT, by_hand, post, python, request, run
 from certificates import certificate
 from disk import Disk
+from e2b_raw import Server
 from faults import NO_POOL, configuration
 from operators import ANY_PORT, admin_of, another_place, asked, check, first_line, get, hanging, operated, prometheus, values
 from server import BINARY, command, environment, listening, process_with, tokens, until
@@ -351,9 +352,10 @@ async def test_a_full_disk_is_handled_as_configured(tmp_path, on_full_disk):
     try:
         path = disk.directory / "audit.jsonl"
         audit = {"path": str(path), "onFullDisk": on_full_disk}
-        async with operated(tmp_path, pool=NO_POOL, audit=audit) as (url, admin, said):
+        async with operated(tmp_path, pool=NO_POOL, audit=audit, apis={"e2b": {}}) as (url, admin, said):
             await run(url, 1, "print(1)")
             await until(lambda: path.exists() and len(audited(path)) == 1, 10, "a line")
+            sandbox = await anyio.to_thread.run_sync(Server(url).create)
             with disk.full():
                 # A line may still fit behind the last one.
                 for _ in range(60):
@@ -366,6 +368,10 @@ async def test_a_full_disk_is_handled_as_configured(tmp_path, on_full_disk):
                 answer = json.loads(body)["result"]
                 assert ("ran" in answer["content"][0]["text"]) == (on_full_disk == "continue"), answer
                 assert (answer.get("isError") is True) == (on_full_disk == "refuse"), answer
+                for method in ["filesystem.Filesystem/MakeDir", "filesystem.Filesystem/Stat"]:
+                    status, made = await anyio.to_thread.run_sync(sandbox.rpc, method, {"path": "/home/user/made"})
+                    assert (status == 200) == (on_full_disk == "continue"), made
+                    assert on_full_disk == "continue" or "audit log" in made["message"], made
                 status, _, text = get(f"{admin}/readyz")
                 state, first = json.loads(get(f"{admin}/status.json")[2]), first_line(admin)
                 assert str(path) not in text

@@ -166,6 +166,15 @@ impl Channel {
         }
     }
 
+    /// Whether a message has come that was read together with the one before. The descriptor says nothing of it.
+    pub(super) fn has_message(&self) -> bool {
+        let left = &self.received[self.taken..];
+        left.split_first_chunk::<HEADER>().is_some_and(|([_, length @ ..], rest)| {
+            let length = u32::from_be_bytes(*length) as usize;
+            length > MAX_MESSAGE || rest.len() >= length
+        })
+    }
+
     /// Reads once. Returns whether there was something.
     fn receive(&mut self) -> io::Result<bool> {
         let mut space =
@@ -279,6 +288,13 @@ mod tests {
             message(b'e', &[1, 0, 0, 0, 1, b'x']),
         ]
         .concat();
+        // Those that are read together are not all taken together.
+        theirs.write_all(&all).unwrap();
+        assert!(!channel.has_message() && channel.next().unwrap().is_some());
+        for _ in 0..3 {
+            assert!(channel.has_message() && channel.next().unwrap().is_some());
+        }
+        assert!(!channel.has_message());
         let mut got = Vec::new();
         for piece in all.chunks(7) {
             theirs.write_all(piece).unwrap();

@@ -11,14 +11,19 @@ use isolator_pool::pool::counts::Failure;
 use isolator_pool::pool::pools::ExecuteError;
 use isolator_pool::pool::session::SessionError;
 use isolator_pool::pool::session::agent::AgentError;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::calls::{Again, CallError, CallOutcome};
+use crate::node::{LostHandle, Thing};
+use crate::request::arguments::InvalidArgument;
 use crate::sessions::OpenFailure;
 use crate::web::{Refused, set_outcome};
 
 /// Tells clients whether to send the same request again. Without it they repeat what a server answers with 429, 502, 503 or 504.
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("should-retry");
+
+/// Why a sandbox that is paused can't be used.
+pub(super) const PAUSED: &str = "it is paused: connect to resume it";
 
 /// A request that was not served.
 #[derive(Debug, thiserror::Error)]
@@ -26,6 +31,8 @@ const SHOULD_RETRY: HeaderName = HeaderName::from_static("should-retry");
 pub(crate) struct E2bError {
     kind: ErrorKind,
     message: Cow<'static, str>,
+    /// The node that has the sandbox, or had it.
+    node: Option<String>,
     outcome: CallOutcome,
     #[source]
     source: Option<Box<dyn Error + Send + Sync>>,
@@ -117,10 +124,23 @@ impl ErrorKind {
     }
 }
 
+impl From<InvalidArgument> for E2bError {
+    fn from(error: InvalidArgument) -> Self {
+        Self::invalid(&error.field, &error.message).caused_by(error)
+    }
+}
+
 impl E2bError {
     /// An error of this kind with a message for the client.
     pub(crate) fn new(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
-        Self { kind, message: message.into(), outcome: kind.outcome(), source: None }
+        Self { kind, message: message.into(), outcome: kind.outcome(), node: None, source: None }
+    }
+
+    /// The error for a sandbox of a node that is lost, or that is another one. It may be known by a secret, which is not repeated.
+    pub(crate) fn lost(kind: ErrorKind, lost: LostHandle) -> Self {
+        let lost = lost.of(Thing::Sandbox);
+        let message = format!("the sandbox was not found: {lost}");
+        Self { node: Some(lost.node().to_owned()), ..Self::new(kind, message) }
     }
 
     /// A field, path or parameter that can't be used.
@@ -188,10 +208,17 @@ impl E2bError {
 
     /// The error of a call that has no result.
     pub(crate) fn of_call(error: CallError) -> Self {
+        let error = match error {
+            CallError::Lost(lost) => return Self::lost(ErrorKind::SandboxGone, *lost),
+            error => error,
+        };
         let kind = match &error {
-            CallError::Invalid(_) | CallError::Packages(_) => ErrorKind::Invalid,
+            CallError::Invalid(_) => ErrorKind::Invalid,
+            CallError::Packages(refusal) if refusal.is_of_arguments() => ErrorKind::Invalid,
             CallError::Forbidden { .. } => ErrorKind::Denied,
-            CallError::SessionGone(_) | CallError::SessionEnded(_) => ErrorKind::SandboxGone,
+            CallError::SessionGone(_) | CallError::SessionEnded(_) | CallError::Lost(_) => {
+                ErrorKind::SandboxGone
+            }
             CallError::NotOpened(OpenFailure::AllInUse(_)) | CallError::TooMuchAtOnce(_) => {
                 ErrorKind::Exhausted
             }
@@ -204,12 +231,14 @@ impl E2bError {
             }
             CallError::Session(error) => kind_of_session(error),
             CallError::Agent(error) => kind_of_agent(error),
-            CallError::NoVerdict(_) | CallError::NotOpened(_) => ErrorKind::Internal,
+            CallError::Packages(_) | CallError::NoVerdict(_) | CallError::NotOpened(_) => {
+                ErrorKind::Internal
+            }
         };
         let outcome = error.outcome();
         let message = match &error {
             CallError::SessionGone(gone) | CallError::SessionEnded(gone) => {
-                format!("The sandbox was not found: {}", gone.why)
+                not_found(None, &gone.why.to_string())
             }
             error => error.to_string(),
         };
@@ -219,8 +248,8 @@ impl E2bError {
     /// The error of a session that has no answer.
     pub(crate) fn of_session(error: SessionError) -> Self {
         let message = match &error {
-            SessionError::Ended(reason) => format!("The sandbox was not found: {reason}"),
-            SessionError::Paused => "The sandbox was not found: it was paused".to_owned(),
+            SessionError::Ended(reason) => not_found(None, &reason.to_string()),
+            SessionError::Paused => not_found(None, PAUSED),
             error => error.to_string(),
         };
         Self::new(kind_of_session(&error), message).caused_by(error)
@@ -235,17 +264,25 @@ impl E2bError {
     }
 
     /// The body of an error on the control plane, for files and for code.
-    pub(crate) fn body(&self) -> serde_json::Value {
-        json!({ "code": self.kind.status().as_u16(), "message": self.message })
+    pub(crate) fn body(&self) -> Value {
+        self.with_code(json!(self.kind.status().as_u16()))
     }
 
     /// The body of an error of Connect.
-    pub(crate) fn connect_body(&self) -> serde_json::Value {
-        json!({ "code": self.kind.connect_code(), "message": self.message })
+    pub(crate) fn connect_body(&self) -> Value {
+        self.with_code(json!(self.kind.connect_code()))
+    }
+
+    fn with_code(&self, code: Value) -> Value {
+        let mut body = json!({ "code": code, "message": self.message });
+        if let Some(node) = &self.node {
+            body["node"] = json!(node);
+        }
+        body
     }
 
     /// The answer with a body. Clients are told whether to send the request again.
-    pub(crate) fn response_with(&self, body: &serde_json::Value) -> Response {
+    pub(crate) fn response_with(&self, body: &Value) -> Response {
         let mut response = (self.kind.status(), body.to_string()).into_response();
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -264,6 +301,19 @@ impl IntoResponse for E2bError {
     fn into_response(self) -> Response {
         self.response_with(&self.body())
     }
+}
+
+/// The message for a sandbox that is gone, with its id where that helps. Clients look for "was not found".
+pub(super) fn not_found(id: Option<&str>, why: &str) -> String {
+    let is_shown = |c: &char| c.is_ascii_alphanumeric() || *c == '-';
+    let id: String = id.unwrap_or_default().chars().filter(is_shown).take(64).collect();
+    let space = if id.is_empty() { "" } else { " " };
+    format!("the sandbox{space}{id} was not found: {why}")
+}
+
+/// The body of an error with this status and message.
+pub(crate) fn body(status: StatusCode, message: &str) -> serde_json::Value {
+    json!({ "code": status.as_u16(), "message": message })
 }
 
 fn kind_of_execution(error: &ExecuteError) -> ErrorKind {

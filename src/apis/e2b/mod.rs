@@ -34,7 +34,7 @@ use crate::calls::Serving;
 pub(crate) use self::secret::FileQuery;
 
 /// The version of the program in E2B's sandboxes that this server is like. SDKs refuse what it did not have.
-const ENVD_VERSION: &str = "0.6.1";
+const ENVD_VERSION: &str = "0.6.3";
 
 /// The state of all handlers; cheap to clone.
 #[derive(Clone)]
@@ -80,9 +80,7 @@ impl E2b {
             |host: &Authority| domain.is_some_and(|domain| registry::is_below(host.host(), domain));
         self.apis.gate().check_named(head, is_own).map_err(E2bError::refused)
     }
-}
 
-impl E2b {
     /// How much a cell may print.
     fn max_output(&self) -> ByteSize {
         let now = self.now();
@@ -119,7 +117,7 @@ async fn health(State(e2b): State<E2b>, request: Request) -> Result<Response, E2
 const NO_TEMPLATES: &str = "templates are not built through this API: an operator adds them in apis.e2b.templates, and images in languages";
 
 /// Reasons why paths of E2B's are not offered, by their beginnings or ends.
-const NOT_OFFERED: [(&str, &str); 12] = [
+const NOT_OFFERED: [(&str, &str); 11] = [
     ("/templates", NO_TEMPLATES),
     ("/v2/templates", NO_TEMPLATES),
     ("/v3/templates", NO_TEMPLATES),
@@ -134,7 +132,6 @@ const NOT_OFFERED: [(&str, &str); 12] = [
     ("/logs", "programs' output is returned to the client that runs them, and kept nowhere"),
     ("/teams", "there are no teams: tokens are in http.tokens"),
     ("/api-keys", "an operator makes tokens with `isolator token --e2b NAME`"),
-    ("/sandboxes/metrics", "ask for the metrics of one sandbox"),
 ];
 
 /// The answer to a path of E2B's that is not offered. It is never a 404 or 405, which SDKs take for a sandbox that is missing.

@@ -13,9 +13,10 @@ use isolator_pool::lock::lock;
 use isolator_pool::pool::admission::Client;
 
 use super::deadlines::Deadlines;
-use super::error::{E2bError, ErrorKind};
+use super::error::{E2bError, ErrorKind, PAUSED, not_found};
 use super::secret::{FileQuery, Secret, SignatureExpired};
 use super::watchers::Watchers;
+use crate::node::{LostHandle, Node, Thing};
 use crate::sessions::{AtDeadline, InUse, NoSession, Registry};
 
 /// The port of processes and files, and that of code.
@@ -86,12 +87,12 @@ impl Sandbox {
     fn session_if(&self, resumes: bool) -> Result<InUse, E2bError> {
         let session = self.sessions.take(&self.client, &self.id).map_err(|none| match none {
             NoSession::Gone(gone) => gone_sandbox(&self.id, &gone.why.to_string()),
+            NoSession::Lost(lost) => E2bError::lost(ErrorKind::SandboxGone, *lost),
             NoSession::Unknown => unknown_sandbox(&self.id),
         })?;
         if session.is_paused() {
             if !resumes {
-                let why = "it is paused; connect to it, and it goes on";
-                return Err(gone_sandbox(&self.id, why));
+                return Err(gone_sandbox(&self.id, PAUSED));
             }
             session.resume();
         }
@@ -170,8 +171,8 @@ impl Sandboxes {
             description,
             deadlines: Deadlines::default(),
             watchers: Watchers::default(),
-            access_token: Secret::new()?,
-            traffic_token: Secret::new()?,
+            access_token: Secret::new(self.sessions.node())?,
+            traffic_token: Secret::new(self.sessions.node())?,
             sessions: Arc::clone(&self.sessions),
         });
         session.session.sample_usage();
@@ -217,9 +218,22 @@ impl Sandboxes {
                 found = Some(sandbox);
             }
         }
-        let message = "the request names no sandbox: send E2b-Sandbox-Id, X-Access-Token, or a signed URL \
-                       of a file, whose sandbox was not found";
-        found.ok_or_else(|| E2bError::new(ErrorKind::Unauthenticated, message))
+        found.ok_or_else(|| match claim.lost(self.sessions.node()) {
+            Some(lost) => E2bError::lost(ErrorKind::SandboxGone, lost),
+            None => {
+                let message = match claim.has_secret() {
+                    true => {
+                        "the sandbox was not found: none has this X-Access-Token or signature. It has ended, or the \
+                         server was started again; with E2b-Sandbox-Id the answer says why"
+                    }
+                    false => {
+                        "the request names no sandbox: send E2b-Sandbox-Id and X-Access-Token, or a signed URL of a \
+                         file"
+                    }
+                };
+                E2bError::new(ErrorKind::Unauthenticated, message)
+            }
+        })
     }
 
     fn missing(&self, id: &str) -> E2bError {
@@ -229,7 +243,10 @@ impl Sandboxes {
         }
         match self.sessions.why_gone(id) {
             Some(why) => gone_sandbox(id, &why.to_string()),
-            None => unknown_sandbox(id),
+            None => match self.sessions.node().lost(id, Thing::Sandbox) {
+                Some(lost) => E2bError::lost(ErrorKind::SandboxGone, lost),
+                None => unknown_sandbox(id),
+            },
         }
     }
 }
@@ -253,6 +270,12 @@ impl<'a> Claim<'a> {
         self.access_token.is_some()
             || self.traffic_token.is_some() && self.kind == Kind::Code
             || self.file.as_ref().is_some_and(FileQuery::is_signed)
+    }
+
+    /// Why its secret opens no sandbox of this node, if a node has made the secret.
+    fn lost(&self, node: &Node) -> Option<LostHandle> {
+        let secrets = [self.access_token, self.traffic_token].into_iter().flatten();
+        secrets.into_iter().find_map(|secret| node.lost(secret, Thing::Sandbox))
     }
 
     /// Whether it may use this sandbox. A secret that is wrong is not replaced by another that is right.
@@ -362,15 +385,14 @@ fn header<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a str>, E2b
     value.to_str().map(Some).map_err(|_| E2bError::invalid(name, "is not a text"))
 }
 
-/// The error for a sandbox that is gone. Clients look for "was not found".
+/// The error for a sandbox that is gone.
 fn gone_sandbox(id: &str, why: &str) -> E2bError {
-    E2bError::new(ErrorKind::SandboxGone, format!("the sandbox {id} was not found: {why}"))
+    E2bError::new(ErrorKind::SandboxGone, not_found(Some(id), why))
 }
 
 fn unknown_sandbox(id: &str) -> E2bError {
-    let id: String = id.chars().filter(char::is_ascii_alphanumeric).take(64).collect();
     gone_sandbox(
-        &id,
+        id,
         "this server has none with this id. When a server is started again, all sandboxes are gone",
     )
 }

@@ -9,10 +9,7 @@ use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
 use super::error::E2bError;
-use crate::hex::hex;
-
-/// Random bytes of a secret.
-const SECRET: usize = 32;
+use crate::node::Node;
 
 /// Longest path of a file, in bytes, as the system allows.
 const MAX_PATH: usize = 4096;
@@ -31,15 +28,13 @@ impl std::fmt::Debug for Secret {
 }
 
 impl Secret {
-    /// A new one.
+    /// A new one, which says the node to a balancer.
     ///
     /// # Errors
     ///
     /// When the kernel returns no random bytes.
-    pub(super) fn new() -> Result<Self, getrandom::Error> {
-        let mut random = [0; SECRET];
-        getrandom::fill(&mut random)?;
-        Ok(Self(hex(&random)))
+    pub(super) fn new(node: &Node) -> Result<Self, getrandom::Error> {
+        node.new_secret().map(Self)
     }
 
     /// Its text, for the owner.
@@ -154,7 +149,7 @@ mod tests {
 
     #[test]
     fn a_signature_is_for_one_path_user_operation_and_time() {
-        let (secret, other) = (Secret::new().unwrap(), Secret::new().unwrap());
+        let [secret, other] = [(); 2].map(|()| Secret::new(&Node::default()).unwrap());
         let check = |query: &FileQuery, method| query.is_signed_with(&secret, &method);
         let query = signed(&secret, "/home/user/a", "read", None);
         assert_eq!(check(&query, Method::GET), Ok(true));
@@ -191,9 +186,9 @@ mod tests {
 
     #[test]
     fn secrets_are_compared_as_a_whole() {
-        let secret = Secret::new().unwrap();
+        let secret = Secret::new(&Node::default()).unwrap();
         let text = secret.text().to_owned();
-        assert!(secret.is(&text) && text.len() == 2 * SECRET);
+        assert!(secret.is(&text) && text.len() == 64);
         assert!(!secret.is(&text[1..]) && !secret.is(""));
         assert_eq!(format!("{secret:?}"), "Secret");
     }

@@ -12,8 +12,8 @@ use isolator_pool::lock::lock;
 use isolator_pool::run::output::Watch;
 use serde::{Deserialize, Serialize};
 
+use super::API;
 use super::runtimes::{self, Runtime};
-use super::{API, failed, unread};
 use crate::apis::access::Caller;
 use crate::apis::operation::Operation;
 use crate::apis::programs::{Ended, MARGIN, Program, Received, Unserved, add_line};
@@ -100,11 +100,11 @@ pub(super) async fn execute(State(apis): State<Apis>, request: Request) -> Respo
     let (head, body) = request.into_parts();
     let received = match API.receive::<Execute>(&apis, &head, body).await {
         Ok(received) => received,
-        Err(error) => return unread(error),
+        Err(error) => return API.unread(error),
     };
     let Received { sender, serving, request, bytes } = received;
     let executed = run(&apis, &serving, &sender, bytes, request).await;
-    sender.answer(executed.unwrap_or_else(failed))
+    sender.answer(executed.unwrap_or_else(|error| API.failed(error)))
 }
 
 async fn run(
@@ -156,6 +156,11 @@ fn program(request: Execute, runtime: &Runtime) -> Result<Program, InvalidArgume
         millis("run_cpu_time", request.run_cpu_time)?,
     ];
     let cpu_time = match cpu {
+        [Some(_), None] if is_compiled => {
+            let message =
+                "can't be given without run_cpu_time: one command compiles and runs the program";
+            return Err(InvalidArgument::new("compile_cpu_time", message));
+        }
         [_, None] => None,
         [compile, Some(run)] => Some(of_both(compile.unwrap_or_default(), run)),
     };

@@ -10,14 +10,17 @@ use axum::response::Response;
 use axum::routing::{get, post};
 
 pub(super) use self::runtimes::Versions;
-use super::programs::{ProgramsApi, Unread, Unserved, gone, retry_after};
+use super::programs::ProgramsApi;
 use super::{Apis, Protocol};
-use crate::request::arguments::InvalidArgument;
 use crate::result::context::ArgumentNames;
-use crate::web::{Refused, set_outcome};
 
-const API: ProgramsApi =
-    ProgramsApi { names: &NAMES, settings: |config| config.apis.piston.as_ref() };
+const API: ProgramsApi = ProgramsApi {
+    protocol: Protocol::Piston,
+    names: &NAMES,
+    settings: |config| config.apis.piston.as_ref(),
+    invalid: |error| Protocol::Piston.error(StatusCode::BAD_REQUEST, &error.to_string()),
+    broken: |message| Protocol::Piston.error(StatusCode::INTERNAL_SERVER_ERROR, message),
+};
 
 const NAMES: ArgumentNames = ArgumentNames {
     code: "files[0].content",
@@ -37,6 +40,10 @@ pub(super) fn route(apis: &Apis) -> Router {
         .route("/api/v2/execute", execute::EXECUTE.observed(apis, execute))
         .route("/api/v2/runtimes", runtimes::RUNTIMES.observed(apis, runtimes))
         .with_state(apis.clone())
+        .method_not_allowed_fallback(async || {
+            let message = "send GET to /api/v2/runtimes, and POST to /api/v2/execute";
+            Protocol::Piston.error(StatusCode::METHOD_NOT_ALLOWED, message)
+        })
 }
 
 /// The answer to a path of Piston's that is not offered.
@@ -54,36 +61,4 @@ pub(super) fn nothing_here(path: &str) -> Response {
         (StatusCode::NOT_FOUND, "there is no such path: use /api/v2/runtimes and /api/v2/execute")
     };
     Protocol::Piston.error(status, message)
-}
-
-/// The answer to a request that has no result.
-fn failed(error: Unserved) -> Response {
-    let outcome = error.outcome();
-    let mut response = match error {
-        Unserved::Invalid(error) => invalid(&error),
-        Unserved::Busy(message, seconds, _) => {
-            retry_after(Protocol::Piston.error(StatusCode::GATEWAY_TIMEOUT, &message), seconds)
-        }
-        Unserved::Failed(message, _) => {
-            Protocol::Piston.error(StatusCode::INTERNAL_SERVER_ERROR, &message)
-        }
-        Unserved::Gone => gone(Protocol::Piston),
-    };
-    set_outcome(&mut response, outcome);
-    response
-}
-
-/// The answer to a request that was not read.
-fn unread(error: Unread) -> Response {
-    match error {
-        Unread::Invalid(error) => failed(error.into()),
-        Unread::Refused(refused @ (Refused::ShuttingDown | Refused::TooMuchInMemory)) => {
-            failed(Unserved::busy(refused.to_string()))
-        }
-        Unread::Refused(refused) => Protocol::Piston.refusal(&refused),
-    }
-}
-
-fn invalid(error: &InvalidArgument) -> Response {
-    Protocol::Piston.error(StatusCode::BAD_REQUEST, &error.to_string())
 }

@@ -15,8 +15,8 @@ use isolator_pool::quote::quoted;
 use serde::Serialize;
 use tokio::sync::OnceCell;
 
+use super::API;
 use super::version::Version;
-use super::{API, failed, unread};
 use crate::apis::operation::Operation;
 use crate::apis::programs::{Program, Unserved, run_for_server};
 use crate::apis::{Apis, answer};
@@ -105,10 +105,12 @@ pub(super) async fn runtimes(State(apis): State<Apis>, request: Request) -> Resp
     let (head, _) = request.into_parts();
     let (sender, serving) = match API.let_in(&apis, &head) {
         Ok(let_in) => let_in,
-        Err(refused) => return unread(refused.into()),
+        Err(refused) => return API.unread(refused.into()),
     };
     let listed = list(&apis, &serving).await;
-    sender.answer(listed.map_or_else(failed, |listed| answer(StatusCode::OK, &listed)))
+    sender.answer(
+        listed.map_or_else(|error| API.failed(error), |listed| answer(StatusCode::OK, &listed)),
+    )
 }
 
 async fn list(apis: &Apis, serving: &Serving) -> Result<Vec<ListedRuntime>, Unserved> {

@@ -34,7 +34,7 @@ impl Version {
         for part in range.split_whitespace() {
             let wrong = || {
                 format!(
-                    "{} is no version: use \"*\", or one such as \"3\", \"3.12\" or \"3.12.0\"",
+                    "{} is not a version: use \"*\", one such as \"3.12\", or a range such as \"^3.10\" or \">=3.10 <4\"",
                     quoted(range)
                 )
             };
@@ -67,7 +67,7 @@ impl Version {
     }
 }
 
-/// The numbers of a part of a range up to the first that may be any.
+/// The numbers of a part of a range before the first that can be any.
 fn given(text: &str) -> Option<Given> {
     let parts: Vec<_> = text.splitn(4, '.').collect();
     if parts.len() > 3 {

@@ -18,8 +18,8 @@ use serde::{Deserialize, Serialize, Serializer};
 use serde_json::value::RawValue;
 
 use super::{
-    API, CLIENT_GRACE, CommandResult, CommandStatus, Files, RunStatus, check_wanted, failed,
-    fetched, json, normalized, seconds, sent, unread,
+    API, CLIENT_GRACE, CommandResult, CommandStatus, Fetchable, Files, RunStatus, check_wanted,
+    failed, fetched, json, normalized, seconds, sent,
 };
 use crate::apis::access::Caller as Sender;
 use crate::apis::operation::{HowServed, Operation};
@@ -162,7 +162,7 @@ pub(super) async fn run_jupyter(State(apis): State<Apis>, request: Request) -> R
     let (head, body) = request.into_parts();
     let received = match API.receive::<RunJupyter>(&apis, &head, body).await {
         Ok(received) => received,
-        Err(error) => return unread(error),
+        Err(error) => return API.unread(error),
     };
     let Received { sender, serving, mut request, bytes } = received;
     let (files, names) = sent(request.files.take());
@@ -292,7 +292,8 @@ async fn run_cells(
     let workdir = &session.language.sandbox.workdir;
     let most_files = config.results.files.as_bytes();
     let files = fetch(session, wanted, workdir, most_files).await;
-    let (files, missing) = fetched(wanted, &files, workdir, most_files);
+    let source = Fetchable { workdir, only_changed: false };
+    let (files, missing) = fetched(wanted, &files, source, most_files);
     let (status, return_code) = match stopped {
         None => (CommandStatus::Finished, Some(0)),
         Some(Stopped::Died(code)) => (CommandStatus::Finished, Some(code)),

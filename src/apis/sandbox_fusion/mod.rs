@@ -20,15 +20,19 @@ use isolator_pool::run::workspace::below;
 use serde::Serialize;
 use serde_json::json;
 
-use super::programs::{ProgramsApi, Unread, Unserved, gone, retry_after};
+use super::programs::{ProgramsApi, Unserved};
 use super::{Apis, Protocol, answer};
 use crate::request::arguments::{AdditionalFile, Encoding, InvalidArgument};
 use crate::request::wanted_files::MAX_GLOBS;
 use crate::result::context::ArgumentNames;
-use crate::web::{Refused, set_outcome};
 
-const API: ProgramsApi =
-    ProgramsApi { names: &NAMES, settings: |config| config.apis.sandbox_fusion.as_ref() };
+const API: ProgramsApi = ProgramsApi {
+    protocol: Protocol::SandboxFusion,
+    names: &NAMES,
+    settings: |config| config.apis.sandbox_fusion.as_ref(),
+    invalid,
+    broken,
+};
 
 const NAMES: ArgumentNames = ArgumentNames {
     code: "code",
@@ -50,6 +54,16 @@ pub(super) fn route(apis: &Apis) -> Router {
         .route("/run_code", run_code::RUN_CODE.observed(apis, run_code))
         .route("/run_jupyter", jupyter::RUN_JUPYTER.observed(apis, run_jupyter))
         .with_state(apis.clone())
+        .method_not_allowed_fallback(async || {
+            let message = "send POST to /run_code and /run_jupyter";
+            Protocol::SandboxFusion.error(StatusCode::METHOD_NOT_ALLOWED, message)
+        })
+}
+
+/// The answer to a path of SandboxFusion's that is not offered.
+pub(super) fn nothing_here() -> Response {
+    let message = "there is no such path: use /run_code and /run_jupyter";
+    Protocol::SandboxFusion.error(StatusCode::NOT_FOUND, message)
 }
 
 /// The status of a whole request.
@@ -123,12 +137,20 @@ fn check_wanted(wanted: &[String]) -> Result<(), InvalidArgument> {
     Ok(())
 }
 
+/// The files that can come back.
+#[derive(Debug, Clone, Copy)]
+struct Fetchable<'a> {
+    workdir: &'a str,
+    /// Whether only files come back that the program has created or changed.
+    only_changed: bool,
+}
+
 /// The contents of the files that were asked for, in base64, by the names by which they were, and a remark on those that are not
 /// there. A file that has several names counts for each of them in the `most` bytes of all.
 fn fetched(
     wanted: &[String],
     files: &[ChangedFile],
-    workdir: &str,
+    source: Fetchable<'_>,
     most: u64,
 ) -> (BTreeMap<String, String>, Option<String>) {
     let mut found = BTreeMap::new();
@@ -138,7 +160,7 @@ fn fetched(
         if found.contains_key(name) {
             continue;
         }
-        let path = normalized(name, workdir);
+        let path = normalized(name, source.workdir);
         let file = files.iter().find(|file| file.path == path);
         let content = file.and_then(|file| file.content.as_ref());
         let room = content.and_then(|content| left.checked_sub(content.len() as u64));
@@ -153,9 +175,11 @@ fn fetched(
     }
     let remark = (!missing.is_empty()).then(|| {
         format!(
-            "of fetch_files, {} did not come back: a file does if the program has created or changed it in {workdir}, and all \
-             together are not larger than the operator allows (results.maxFilesKB)",
-            first_of(missing.into_iter(), 10)
+            "of fetch_files, {} did not come back: a file does if {} {}, and all together are not larger than the operator \
+             allows (results.maxFilesKB)",
+            first_of(missing.into_iter(), 10),
+            if source.only_changed { "the program has created or changed it in" } else { "it is in" },
+            source.workdir,
         )
     });
     (found, remark)
@@ -170,45 +194,33 @@ fn normalized<'p>(name: &'p str, workdir: &str) -> &'p str {
     path
 }
 
-/// The answer to a request that has no result. A client tries again only after 504.
-fn failed(error: Unserved, files: &[String]) -> Response {
-    let outcome = error.outcome();
-    let mut response = match error {
-        Unserved::Invalid(error) => invalid(&error, files),
-        Unserved::Busy(message, seconds, _) => retry_after(
-            Protocol::SandboxFusion.error(StatusCode::GATEWAY_TIMEOUT, &message),
-            seconds,
-        ),
-        Unserved::Failed(message, _) => answer(
-            StatusCode::OK,
-            &json!({
-                "status": RunStatus::SandboxError, "message": message, "compile_result": null, "run_result": null,
-                "driver": null, "cells": [], "executor_pod_name": null, "files": {},
-            }),
-        ),
-        Unserved::Gone => gone(Protocol::SandboxFusion),
-    };
-    set_outcome(&mut response, outcome);
-    response
+/// The answer when the sandbox failed.
+fn broken(message: &str) -> Response {
+    answer(
+        StatusCode::OK,
+        &json!({
+            "status": RunStatus::SandboxError, "message": message, "compile_result": null, "run_result": null,
+            "driver": null, "cells": [], "executor_pod_name": null, "files": {},
+        }),
+    )
 }
 
-/// The answer to a request that was not read.
-fn unread(error: Unread) -> Response {
-    match error {
-        Unread::Invalid(error) => failed(error.into(), &[]),
-        Unread::Refused(refused @ (Refused::ShuttingDown | Refused::TooMuchInMemory)) => {
-            failed(Unserved::busy(refused.to_string()), &[])
-        }
-        Unread::Refused(refused) => Protocol::SandboxFusion.refusal(&refused),
-    }
-}
-
-/// The answer to a field that can't be used, in the form that the original has. `files` are the names of the files that came, which
-/// have numbers inside of the server.
-fn invalid(error: &InvalidArgument, files: &[String]) -> Response {
-    let field = named_file(&error.field, files).unwrap_or_else(|| error.field.clone());
-    let detail = json!({ "loc": ["body", field], "msg": error.message, "type": "value_error" });
+/// The answer to a field that can't be used, in the form that the original has.
+fn invalid(error: &InvalidArgument) -> Response {
+    let detail =
+        json!({ "loc": ["body", error.field], "msg": error.message, "type": "value_error" });
     answer(StatusCode::UNPROCESSABLE_ENTITY, &json!({ "detail": [detail] }))
+}
+
+/// The answer to a request that has no result. `files` are the names of the files that came, which have numbers inside of the server.
+fn failed(error: Unserved, files: &[String]) -> Response {
+    API.failed(match error {
+        Unserved::Invalid(error) => {
+            let field = named_file(&error.field, files).unwrap_or(error.field);
+            Unserved::Invalid(InvalidArgument::new(field, error.message))
+        }
+        error => error,
+    })
 }
 
 /// The field of a file by its name instead of its number.
@@ -231,7 +243,8 @@ mod tests {
         };
         let files = [file("a", 40), file("b", 10)];
         let names = ["a", "./a", "a", "/w/a", ".//a", "b"].map(str::to_owned);
-        let (found, remark) = fetched(&names, &files, "/w", 100);
+        let source = Fetchable { workdir: "/w", only_changed: false };
+        let (found, remark) = fetched(&names, &files, source, 100);
         assert_eq!(found.keys().collect::<Vec<_>>(), ["./a", "a", "b"]);
         let remark = remark.unwrap();
         assert!(remark.contains("\"/w/a\" (too large), \".//a\" (too large) did"), "{remark}");

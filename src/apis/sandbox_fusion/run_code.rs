@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use super::languages::language;
 use super::{
-    API, CLIENT_GRACE, CommandResult, CommandStatus, Files, RunStatus, check_wanted, failed,
-    fetched, seconds, sent, unread,
+    API, CLIENT_GRACE, CommandResult, CommandStatus, Fetchable, Files, RunStatus, check_wanted,
+    failed, fetched, seconds, sent,
 };
 use crate::apis::operation::Operation;
 use crate::apis::programs::{Ended, MARGIN, Program, Received, Unserved};
@@ -56,7 +56,7 @@ pub(super) async fn run_code(State(apis): State<Apis>, request: Request) -> Resp
     let (head, body) = request.into_parts();
     let received = match API.receive::<RunCode>(&apis, &head, body).await {
         Ok(received) => received,
-        Err(error) => return unread(error),
+        Err(error) => return API.unread(error),
     };
     let Received { sender, serving, mut request, bytes } = received;
     let config = &serving.setup.config;
@@ -112,7 +112,8 @@ fn program(request: RunCode, config: &Config) -> Result<Program, InvalidArgument
 }
 
 fn answered(ended: Ended, wanted: &[String], workdir: &str, most_files: u64) -> Response {
-    let (files, missing) = fetched(wanted, &ended.files, workdir, most_files);
+    let source = Fetchable { workdir, only_changed: true };
+    let (files, missing) = fetched(wanted, &ended.files, source, most_files);
     let status = if ended.is_success() { RunStatus::Success } else { RunStatus::Failed };
     let message = ended.notes.iter().cloned().chain(missing).collect::<Vec<_>>().join("\n");
     let served = ended.served.clone();

@@ -12,6 +12,7 @@ use serde_json::Value;
 use crate::calls::CallError;
 use crate::calls::served::{Ran, RunEnd};
 use crate::config::Config;
+use crate::node::LostHandle;
 use crate::packages::Packages;
 use crate::request::arguments::InvalidArgument;
 use crate::result::context::{Caller, Context};
@@ -285,6 +286,11 @@ impl CommandAnswer {
     pub(super) fn gone(gone: &Gone) -> Self {
         let is_by_program = matches!(gone.why, Why::Ended(EndReason::ByProgram(_)));
         Self::SessionGone { why: gone.why.to_string(), is_by_program }
+    }
+
+    /// The answer to a call whose session is on another node.
+    pub(super) fn lost(lost: &LostHandle) -> Self {
+        Self::SessionGone { why: lost.to_string(), is_by_program: false }
     }
 }
 

@@ -89,6 +89,10 @@ impl Calls {
                     let (answer, status) = (CommandAnswer::gone(&gone), "session_gone");
                     Ok(CommandServed { answer, status, outcome, receipt: None })
                 }
+                (outcome, CallError::Lost(lost)) => {
+                    let (answer, status) = (CommandAnswer::lost(&lost), "session_gone");
+                    Ok(CommandServed { answer, status, outcome, receipt: None })
+                }
                 (_, error) => Err(error),
             },
             served => served,

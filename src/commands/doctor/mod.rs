@@ -82,7 +82,7 @@ pub fn doctor(config: Config, arguments: DoctorArguments) -> Work {
             () = packages::packages(&config, &mut findings) => {}
             signal = stop_signal => return Ok(stopped_by(signal)),
         }
-        apis::e2b(&config, &mut findings);
+        apis::clients(&config, &mut findings);
         findings.part("host");
         descriptors(&config, &mut findings);
         if arguments.production {

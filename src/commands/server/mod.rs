@@ -27,6 +27,7 @@ use crate::commands::complain;
 use crate::commands::operators::{is_place_alone, read_token};
 use crate::config::Config;
 use crate::local_socket;
+use crate::node::HANDLE_ARGUMENTS;
 use crate::transport::message::MAX_MESSAGE;
 
 /// The revision of the protocol.
@@ -321,6 +322,11 @@ impl Server {
             json!({ "name": "isolator", "version": env!("CARGO_PKG_VERSION") });
         meta["io.modelcontextprotocol/clientCapabilities"] = json!({});
         let body = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": parameters });
+        // Handles are arguments of calls.
+        let handles = HANDLE_ARGUMENTS.into_iter().filter_map(|(argument, header)| {
+            let handle = parameters["arguments"][argument].as_str()?;
+            Some((format!("mcp-param-{header}").parse().ok()?, handle.parse().ok()?))
+        });
         let headers = [
             (ACCEPT.as_str(), "application/json, text/event-stream"),
             (CONTENT_TYPE.as_str(), "application/json"),
@@ -332,13 +338,14 @@ impl Server {
         let headers = headers.filter_map(|(name, value)| {
             Some((name.parse::<HeaderName>().ok()?, value.parse::<HeaderValue>().ok()?))
         });
+        let headers = headers.chain(handles).collect();
         let body = body.to_string();
         if body.len() > MAX_MESSAGE {
             let source = anyhow!("the request has more than {} MiB", MAX_MESSAGE >> 20);
             return Err(RequestError::Unreachable { server: self.name.clone(), source });
         }
         let limit = if self.is_chosen { CHOSEN_TIMEOUT } else { FOUND_TIMEOUT };
-        let request = Request { headers: headers.collect(), body, on_piece };
+        let request = Request { headers, body, on_piece };
         let answer = self.channel.send(request, limit, &self.name).await?;
         let has_not_run = answer.has_not_run;
         answer.result().map_err(|message| RequestError::Refused {

@@ -104,6 +104,7 @@ impl Renderer<'_> {
             CallError::SessionGone(gone) | CallError::SessionEnded(gone) => {
                 return session::gone(gone);
             }
+            CallError::Lost(lost) => return session::lost(lost),
             CallError::NoAudit(why) => (*why).to_owned(),
             CallError::TooMuchAtOnce(_) => {
                 format!("Sandbox error: {error}\n\nThe program did not run. Try again in a moment.")
@@ -213,7 +214,7 @@ fn forbidden(tool: ToolName, error: CallError) -> Answer {
 
 /// The answer to arguments that can't be used. As an error of the protocol, many hosts would end the agent's run with
 /// it instead of showing it to the model.
-fn invalid(tool: ToolName, error: &InvalidArgument) -> Answer {
+pub(super) fn invalid(tool: ToolName, error: &InvalidArgument) -> Answer {
     let report = Report::invalid(error);
     match tool {
         ToolName::ExecuteCode | ToolName::GetResult | ToolName::RunCommand => {

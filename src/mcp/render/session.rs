@@ -6,6 +6,7 @@ use super::Answer;
 use crate::calls::served::Opened;
 use crate::config::Config;
 use crate::duration;
+use crate::node::{LostHandle, Thing};
 use crate::result::report::ReportStatus;
 use crate::sessions::gone::Gone;
 use crate::sessions::journal::Journal;
@@ -72,6 +73,28 @@ pub(super) fn gone(gone: &Gone) -> Answer {
         "language": language,
         "journal": cells,
         "forgotten_cells": journal.missing(),
+        "stdout": "",
+        "stderr": "",
+        "cpu_ms": 0.0,
+    }))
+}
+
+/// The answer when a session or run is on another node, or was on this one before it was started again.
+pub(super) fn lost(lost: &LostHandle) -> Answer {
+    let thing = lost.thing().word();
+    let way_back = match lost.thing() {
+        Thing::Run => "Run the program again.",
+        _ => "Open another one with open_session, and run in it what you need.",
+    };
+    let why = lost.to_string();
+    let text = format!("The {thing} is gone: {why}.\n\n{way_back}");
+    let status = ReportStatus::SessionGone;
+    Answer::failure(text, status.as_str()).with_data(json!({
+        "status": status,
+        "message": format!("the {thing} is gone: {why}"),
+        "reason": why,
+        thing: lost.handle(),
+        "node": lost.node(),
         "stdout": "",
         "stderr": "",
         "cpu_ms": 0.0,

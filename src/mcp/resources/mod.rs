@@ -20,6 +20,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::config::Config;
+use crate::node::LostHandle;
 use crate::packages::Packages;
 use crate::request::snippets::{Snippet, SnippetError, SnippetSummary, Snippets};
 use crate::result::kept::{self, Part, PartContent};
@@ -261,6 +262,13 @@ impl Resources {
 fn not_found(uri: &str, why: impl std::fmt::Display) -> ErrorData {
     let message = format!("{}: {why}", quoted(uri));
     ErrorData::resource_not_found(message, Some(json!({ "uri": uri })))
+}
+
+/// The error for something of a node that is lost, or that is another one.
+pub(super) fn lost(uri: &str, lost: &LostHandle) -> ErrorData {
+    let message = format!("{}: the {} is gone: {lost}", quoted(uri), lost.thing().word());
+    let data = json!({ "uri": uri, "status": "session_gone", "node": lost.node() });
+    ErrorData::resource_not_found(message, Some(data))
 }
 
 /// A range of what a run left, as it is read at `uri`.

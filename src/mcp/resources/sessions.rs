@@ -74,6 +74,7 @@ pub(super) async fn read(
     let (id, path) = path.split_once('/').unwrap_or((path, ""));
     let session = sessions.take(client, id).map_err(|none| match none {
         NoSession::Unknown => not_found(uri, "there is no such session"),
+        NoSession::Lost(lost) => super::lost(uri, &lost),
         NoSession::Gone(gone) => not_found(uri, format!("the session is gone: {}", gone.why)),
     })?;
     match path.strip_prefix("files") {

@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 use crate::calls::ToolName;
 use crate::config::{Config, Language};
 use crate::mcp::icon::icons;
+use crate::node::HANDLE_ARGUMENTS;
 use crate::request::snippets::Snippets;
 
 pub(crate) use test_code::Tested;
@@ -55,7 +56,29 @@ pub(crate) fn all(config: &Config, snippets: &Snippets) -> Vec<Tool> {
         (ToolName::TestCode, Some(language)) => Some(test_code::test_code(config, language)),
         (ToolName::TestCode, None) => None,
     });
-    tools.map(|tool| tool.with_icons(icons())).collect()
+    let is_node = config.node.node().name().is_some();
+    tools
+        .map(|mut tool| {
+            if is_node {
+                repeat_handles_in_headers(&mut tool);
+            }
+            tool.with_icons(icons())
+        })
+        .collect()
+}
+
+/// Marks the arguments that are handles: clients repeat them in headers, by which a balancer finds the node. A server that is alone
+/// does without, because its clients must have listed the tools before they call one with such an argument.
+fn repeat_handles_in_headers(tool: &mut Tool) {
+    let schema = Arc::make_mut(&mut tool.input_schema);
+    let Some(arguments) = schema.get_mut("properties").and_then(Value::as_object_mut) else {
+        return;
+    };
+    for (name, header) in HANDLE_ARGUMENTS {
+        if let Some(argument) = arguments.get_mut(name) {
+            argument["x-mcp-header"] = json!(header);
+        }
+    }
 }
 
 /// Fills in the argument `packages`, or takes it away where there are none: every conversation pays for the schemas. The
@@ -315,6 +338,32 @@ mod tests {
         usual.iter_mut().for_each(|tool| tool.icons = None);
         let all = serde_json::to_string(&usual).unwrap();
         assert!(all.len() < MOST, "{} bytes", all.len());
+    }
+
+    #[test]
+    fn a_node_has_handles_repeated_in_headers_and_a_server_alone_does_not() {
+        let marked = |text: &str| {
+            let mut found = Vec::new();
+            for tool in tools(text) {
+                let schema = Value::Object((*tool.input_schema).clone());
+                for (name, argument) in schema["properties"].as_object().unwrap() {
+                    let header = argument.get("x-mcp-header").and_then(Value::as_str);
+                    found.extend(header.map(|header| format!("{} {name} {header}", tool.name)));
+                }
+            }
+            found
+        };
+        assert_eq!(marked("{}"), [""; 0]);
+        let expected = [
+            "execute_code session Session",
+            "get_result handle Handle",
+            "open_session replay Session",
+            "run_command session Session",
+            "rewind_session session Session",
+            "interrupt_session session Session",
+            "close_session session Session",
+        ];
+        assert_eq!(marked(r#"{"node": {"name": "n1"}}"#), expected);
     }
 
     #[test]

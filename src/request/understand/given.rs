@@ -55,7 +55,7 @@ impl Given {
     }
 
     /// The text, if it is one.
-    pub(super) fn as_str(&self) -> Option<&str> {
+    pub(crate) fn as_str(&self) -> Option<&str> {
         match self {
             Self::String(text) => Some(text),
             _ => None,

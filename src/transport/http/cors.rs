@@ -19,7 +19,7 @@ use crate::current::Current;
 use crate::web::Rules;
 
 /// The headers of requests: those of all protocol revisions, and of streams that are resumed.
-const SENT: [HeaderName; 8] = [
+const SENT: [HeaderName; 10] = [
     AUTHORIZATION,
     CONTENT_TYPE,
     ACCEPT,
@@ -28,6 +28,8 @@ const SENT: [HeaderName; 8] = [
     HeaderName::from_static("mcp-protocol-version"),
     HeaderName::from_static("mcp-method"),
     HeaderName::from_static("mcp-name"),
+    HeaderName::from_static("mcp-param-session"),
+    HeaderName::from_static("mcp-param-handle"),
 ];
 
 /// The headers of answers that pages can read, besides the few that they always can.

@@ -15,7 +15,8 @@ use axum::response::{IntoResponse as _, Response};
 use futures_util::future::BoxFuture;
 use hyper::body::{Body as _, Frame, SizeHint};
 use isolator_pool::pool::admission::Client;
-use rmcp::model::ErrorData;
+use rmcp::model::{ErrorCode, ErrorData};
+use serde_json::json;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -25,7 +26,8 @@ use super::sessions::{SessionAccess, Sessions, Use};
 use crate::calls::budget::Budget;
 use crate::calls::{Again, CallOutcome};
 use crate::current::Current;
-use crate::mcp::server::ConnectedClient;
+use crate::mcp::caller::ConnectedClient;
+use crate::node::LostHandle;
 use crate::transport::message::{self, Limits, MAX_MESSAGE, Shortened};
 use crate::web::{
     OutcomeSlot, Peer, Refused, Rules, Side, Weighed, client_of, discard, receive, set_outcome,
@@ -37,6 +39,9 @@ const RECONNECT_GRACE: Duration = Duration::from_secs(10);
 
 /// The first revision whose clients can read an event without data.
 const READS_EMPTY_EVENTS: &str = "2025-11-25";
+
+/// The code of errors about protocol sessions that are not there, as other servers send it.
+const NO_SESSION: i32 = -32_001;
 
 /// The header that names the session.
 const SESSION: &str = "mcp-session-id";
@@ -141,6 +146,11 @@ impl Guard {
                     .into_response()
                     .into());
             }
+            Some(SessionAccess::Lost(lost)) => {
+                let (_, mut body) = request.into_parts();
+                discard(&mut body).await;
+                return Err(lost_session(&lost).into());
+            }
             Some(SessionAccess::Own(used)) => Some(used),
             Some(SessionAccess::Unknown) | None => None,
         };
@@ -238,6 +248,16 @@ impl Guard {
 fn refusal(text: &[u8], error: &ErrorData) -> Response {
     let body = message::refusal(text, error);
     (StatusCode::BAD_REQUEST, [(CONTENT_TYPE, "application/json")], body).into_response()
+}
+
+/// The answer to a request of a protocol session that this node does not have. Clients take 404 as a reason to open another one.
+fn lost_session(lost: &LostHandle) -> Response {
+    let reason = lost.to_string();
+    let message = format!("the protocol session is gone: {reason}; open another one");
+    let data = json!({ "status": "session_gone", "reason": reason, "node": lost.node() });
+    let error = ErrorData::new(ErrorCode(NO_SESSION), message, Some(data));
+    let body = message::refusal(b"", &error);
+    (StatusCode::NOT_FOUND, [(CONTENT_TYPE, "application/json")], body).into_response()
 }
 
 fn busy(message: &str) -> Response {

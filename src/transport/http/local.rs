@@ -28,6 +28,7 @@ use super::sessions::Sessions;
 use super::{Access, Listener, protocol};
 use crate::local_socket::{CONFIGURATION, HAS_NOT_RUN, LocalSocket, fingerprint};
 use crate::mcp::server::Server;
+use crate::node::Node;
 use crate::transport::message::Limits;
 
 /// Most connections. A command has one for each call, and one for a session that it holds.
@@ -83,7 +84,7 @@ impl Local {
         let tasks = TaskTracker::new();
         let guard = Guard::new(
             rules.clone(),
-            Arc::new(Sessions::new(config.limits.max_timeout)),
+            Arc::new(Sessions::new(config.limits.max_timeout, &Node::default())),
             access.bodies.clone(),
             Limits::new(config.limits.max_files),
             TaskTracker::new(),

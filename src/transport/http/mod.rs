@@ -14,6 +14,7 @@ mod guard;
 mod head;
 mod health;
 mod local;
+mod manager;
 mod page;
 
 pub(crate) mod reload;
@@ -200,7 +201,7 @@ impl Http {
         config: &Config,
         ending: Ending,
     ) {
-        let sessions = Arc::new(Sessions::new(config.limits.max_timeout));
+        let sessions = Arc::new(Sessions::new(config.limits.max_timeout, config.node.node()));
         let Access { rules, bodies, .. } = self.access;
         let (answers, draining) = (ending.answers.clone(), ending.draining.clone());
         let gate = Gate::new(rules.clone(), bodies.clone(), answers, draining);

@@ -10,8 +10,11 @@ use std::time::{Duration, Instant};
 
 use isolator_pool::lock::lock;
 use isolator_pool::pool::admission::Client;
-use rmcp::transport::streamable_http_server::session::SessionManager as _;
-use rmcp::transport::streamable_http_server::session::local::{LocalSessionManager, SessionConfig};
+use rmcp::transport::streamable_http_server::SessionManager as _;
+use rmcp::transport::streamable_http_server::session::local::SessionConfig;
+
+use super::manager::Manager;
+use crate::node::{LostHandle, Node, Thing};
 
 /// Most sessions of all clients.
 const MAX_SESSIONS: usize = 1024;
@@ -25,7 +28,7 @@ const EXTRA_KEEP_ALIVE: Duration = Duration::from_secs(10 * 60);
 /// The sessions of this server.
 #[derive(Debug)]
 pub(super) struct Sessions {
-    manager: Arc<LocalSessionManager>,
+    manager: Arc<Manager>,
     known: Mutex<HashMap<String, KnownSession>>,
 }
 
@@ -76,22 +79,23 @@ pub(super) enum SessionAccess {
     Own(Use),
     /// It is another client's.
     Foreign,
+    /// It is of another node, or was one of this node before it was started again.
+    Lost(LostHandle),
     /// It is left to rmcp, which does not know it either.
     Unknown,
 }
 
 impl Sessions {
-    /// The sessions of a server on which a program can run for `longest`.
-    pub(super) fn new(longest: Duration) -> Self {
-        let mut manager = LocalSessionManager::default();
+    /// The sessions of a node on which a program can run for `longest`.
+    pub(super) fn new(longest: Duration, node: &Node) -> Self {
         let mut config = SessionConfig::default();
         config.keep_alive = Some(longest + EXTRA_KEEP_ALIVE);
-        manager.session_config = config;
+        let manager = Manager::new(config, node.clone());
         Self { manager: Arc::new(manager), known: Mutex::default() }
     }
 
     /// rmcp's session manager.
-    pub(super) fn manager(&self) -> Arc<LocalSessionManager> {
+    pub(super) fn manager(&self) -> Arc<Manager> {
         Arc::clone(&self.manager)
     }
 
@@ -99,7 +103,7 @@ impl Sessions {
     /// there can be, are in use.
     pub(super) async fn make_room(&self, client: &Client) -> bool {
         loop {
-            let open = self.manager.sessions.read().await;
+            let open = self.manager.local.sessions.read().await;
             self.known().retain(|id, _| open.contains_key(id.as_str()));
             drop(open);
             match self.room(client) {
@@ -148,8 +152,12 @@ impl Sessions {
                 let is_primed = known.is_primed;
                 SessionAccess::Own(Use { sessions: Arc::clone(self), id: id.to_owned(), is_primed })
             }
-            Some(_) => SessionAccess::Foreign,
-            None => SessionAccess::Unknown,
+            // The same as for one that is not known, so that no client learns which there are.
+            other => match self.manager.node.lost(id, Thing::ProtocolSession) {
+                Some(lost) => SessionAccess::Lost(lost),
+                None if other.is_some() => SessionAccess::Foreign,
+                None => SessionAccess::Unknown,
+            },
         }
     }
 
@@ -168,7 +176,7 @@ mod tests {
     use super::*;
 
     fn sessions() -> Arc<Sessions> {
-        Arc::new(Sessions::new(Duration::from_secs(60)))
+        Arc::new(Sessions::new(Duration::from_secs(60), &Node::default()))
     }
 
     #[test]

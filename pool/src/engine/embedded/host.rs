@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::cgroups::{self, Hierarchies, Version};
 use super::layout::IDS;
+use super::rights::{self, Rights, RightsError};
 use super::rootless::{self, Grant, GrantError};
 use crate::engine::Warning;
 use crate::engine::limits::LimitKind;
@@ -46,6 +47,17 @@ enum Users {
 pub(super) enum HostError {
     #[error("{0}")]
     Groups(#[source] io::Error),
+    #[error(
+        "the control groups can't be used: {source}; the profile {profile} of AppArmor may refuse it: in a pod, set \
+         securityContext.appArmorProfile.type to Unconfined, with Docker --security-opt apparmor=unconfined"
+    )]
+    Confined {
+        profile: String,
+        #[source]
+        source: io::Error,
+    },
+    #[error(transparent)]
+    Rights(#[from] RightsError),
     #[error("the control groups that limit sandboxes can't be created: {0}")]
     NotCreated(#[source] io::Error),
     #[error("the control groups of this machine can't limit {0}")]
@@ -68,6 +80,8 @@ pub(super) struct Host {
     missing: Vec<&'static str>,
     /// The reason for missing groups.
     why: Option<String>,
+    /// Capabilities that root lacks, and what is lost without them.
+    lost: Vec<(&'static str, &'static str)>,
     /// The IDs that this user was granted; `None` for root.
     pub(super) grant: Option<Grant>,
     /// Where control groups version 2 are mounted, the only ones that can be used without root.
@@ -82,7 +96,9 @@ impl Host {
     }
 
     fn of_root() -> Result<Self, HostError> {
-        let groups = Hierarchies::of_machine().map_err(HostError::Groups)?;
+        let rights = Rights::find();
+        rights.check()?;
+        let groups = Hierarchies::of_root().map_err(groups_refused)?;
         let missing = groups.missing().map_err(HostError::NotCreated)?;
         if !missing.is_empty() {
             return Err(HostError::Unlimited(missing.join(" and ")));
@@ -95,7 +111,7 @@ impl Host {
         let is_second = groups.version == Version::Two;
         let version_two_mount = if is_second { cgroups::version_two_mount().ok() } else { None };
         let (groups, why, grant) = (Some(groups), None, None);
-        Ok(Self { groups, missing, why, grant, version_two_mount, users })
+        Ok(Self { groups, missing, why, lost: rights.lost(), grant, version_two_mount, users })
     }
 
     fn without_root() -> Result<Self, HostError> {
@@ -109,8 +125,8 @@ impl Host {
         let version_two_mount =
             cgroups::version_two_mount().map_err(|_| HostError::NoVersionTwo)?;
         let version_two_mount = Some(version_two_mount);
-        let (grant, users) = (Some(grant), Users::OneRange);
-        Ok(Self { groups, missing, why, grant, version_two_mount, users })
+        let (grant, users, lost) = (Some(grant), Users::OneRange, Vec::new());
+        Ok(Self { groups, missing, why, lost, grant, version_two_mount, users })
     }
 
     /// The IDs of the next sandbox.
@@ -138,6 +154,11 @@ impl Host {
     pub(super) fn next_template_user(&self) -> Option<u32> {
         let Users::PerSandbox(next) = &self.users else { return None };
         Some(FIRST_ID + next.fetch_add(1, Ordering::Relaxed) % IDS)
+    }
+
+    /// Whether sandboxes that wait can be paused.
+    pub(super) fn can_freeze(&self) -> bool {
+        self.groups.as_ref().is_some_and(Hierarchies::can_freeze)
     }
 
     /// Whether a controller limits sandboxes.
@@ -184,6 +205,17 @@ impl Host {
             );
             warnings.push(Warning::new(what, DELEGATE));
         }
+        if self.groups.as_ref().is_some_and(|groups| !groups.can_freeze()) {
+            warnings.push(Warning::new(
+                "sandboxes that wait are not paused: this is a container with control groups of version 1, and it could not end \
+                 if the server was killed while a sandbox is frozen",
+                "use a machine with control groups of version 2",
+            ));
+        }
+        for (name, lost) in &self.lost {
+            let fix = format!("add {name} to the capabilities of the container or service");
+            warnings.push(Warning::new(format!("root lacks the capability {name}: {lost}"), fix));
+        }
         match self.users {
             Users::PerSandbox(_) => {}
             Users::OneRange => warnings.push(Warning::new(
@@ -208,6 +240,14 @@ impl Host {
         };
         let root = if self.grant.is_some() { "without root" } else { "as root" };
         format!("{root}, {groups}")
+    }
+}
+
+/// An error of control groups, with the profile that may be its reason.
+fn groups_refused(source: io::Error) -> HostError {
+    match rights::confined_by().filter(|_| source.kind() == io::ErrorKind::PermissionDenied) {
+        Some(profile) => HostError::Confined { profile, source },
+        None => HostError::Groups(source),
     }
 }
 
@@ -238,7 +278,7 @@ mod tests {
         let users = users_of_root("         0          0 4294967295\n", "96343\n");
         assert!(matches!(users, Users::PerSandbox(_)));
         let (groups, missing, why, grant, version_two_mount) = (None, vec![], None, None, None);
-        let host = Host { groups, missing, why, grant, version_two_mount, users };
+        let host = Host { groups, missing, why, lost: Vec::new(), grant, version_two_mount, users };
         let (one, other) = (host.next_ids().unwrap(), host.next_ids().unwrap());
         assert!(one.first.abs_diff(other.first) >= IDS, "{one:?} {other:?}");
         assert!(one.first >= FIRST_ID && one.first + one.count <= LAST_ID);

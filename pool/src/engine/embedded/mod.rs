@@ -21,6 +21,7 @@ mod packet_socket;
 mod pidfd;
 mod plan;
 mod protocol;
+mod rights;
 mod rootless;
 mod shared;
 mod spec;
@@ -343,7 +344,8 @@ impl Engine for EmbeddedEngine {
 
     async fn pause(&self, name: &SandboxName) -> Result<(), EngineError> {
         let cgroup = self.with_live(Call::Pause, name, |live| Ok(live.cgroup.clone()))?;
-        let Some(cgroup) = cgroup else { return Ok(()) };
+        let can_freeze = self.host()?.can_freeze();
+        let Some(cgroup) = cgroup.filter(|_| can_freeze) else { return Ok(()) };
         cgroup.freeze().await.map_err(|error| refused(Call::Pause, error))
     }
 

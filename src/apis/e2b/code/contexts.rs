@@ -3,13 +3,15 @@
 use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::{CREATE, E2b, Fields, LIST, REMOVE, RESTART, of_call};
-use crate::apis::access::Caller;
-use crate::apis::answer;
+use super::{CREATE, E2b, LIST, REMOVE, RESTART, of_call, receive};
+use crate::apis::body::NoFields;
 use crate::apis::e2b::error::E2bError;
 use crate::apis::operation::Operation;
+use crate::apis::{access::Caller, answer};
 use crate::audit::Note;
 use crate::calls::{CallError, Serving};
 use crate::sessions::InUse;
@@ -36,14 +38,22 @@ impl Begun {
     }
 }
 
-async fn begin(
+/// The fields of a new context.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NewContext {
+    language: Option<String>,
+    cwd: Option<String>,
+}
+
+async fn begin<T: DeserializeOwned>(
     e2b: &E2b,
     operation: &Operation,
     request: Request,
-) -> Result<(Begun, Fields), E2bError> {
+) -> Result<(Begun, T), E2bError> {
     let (head, body) = request.into_parts();
     let (sandbox, mut caller) = e2b.let_in(&head)?;
-    let (fields, _) = Fields::receive(&mut caller, &head, body).await?;
+    let (fields, _) = receive(&mut caller, &head, body).await?;
     let now = e2b.now();
     let session = sandbox.session()?;
     let mut note = operation.begin(&now, &caller.client).map_err(E2bError::of_call)?;
@@ -53,7 +63,7 @@ async fn begin(
 
 /// All contexts of a sandbox.
 pub(super) async fn list(State(e2b): State<E2b>, request: Request) -> Result<Response, E2bError> {
-    let (mut begun, _) = begin(&e2b, &LIST, request).await?;
+    let (mut begun, NoFields {}) = begin(&e2b, &LIST, request).await?;
     let listed = begun.now.calls.contexts(&begun.session).await;
     let mut contexts = begun.end(listed)?;
     // Clients take the last one for the newest, and a default context may have been opened after it.
@@ -64,9 +74,8 @@ pub(super) async fn list(State(e2b): State<E2b>, request: Request) -> Result<Res
 
 /// Opens a context.
 pub(super) async fn create(State(e2b): State<E2b>, request: Request) -> Result<Response, E2bError> {
-    let (mut begun, mut fields) = begin(&e2b, &CREATE, request).await?;
-    let language = fields.text("language")?.unwrap_or_default();
-    let cwd = fields.text("cwd")?.unwrap_or_default();
+    let (mut begun, new) = begin::<NewContext>(&e2b, &CREATE, request).await?;
+    let (language, cwd) = (new.language.unwrap_or_default(), new.cwd.unwrap_or_default());
     if cwd.contains('\0') {
         return Err(E2bError::invalid("cwd", "contains a NUL character"));
     }
@@ -82,7 +91,7 @@ pub(super) async fn restart(
     Path(id): Path<String>,
     request: Request,
 ) -> Result<Response, E2bError> {
-    let (mut begun, _) = begin(&e2b, &RESTART, request).await?;
+    let (mut begun, NoFields {}) = begin(&e2b, &RESTART, request).await?;
     let calls = begun.now.calls.clone();
     let restarted = match calls.context(&begun.session, &id) {
         Ok(context) => calls.restart_context(&begun.session, &context).await,
@@ -98,7 +107,7 @@ pub(super) async fn remove(
     Path(id): Path<String>,
     request: Request,
 ) -> Result<Response, E2bError> {
-    let (mut begun, _) = begin(&e2b, &REMOVE, request).await?;
+    let (mut begun, NoFields {}) = begin(&e2b, &REMOVE, request).await?;
     let calls = begun.now.calls.clone();
     let removed = match calls.context(&begun.session, &id) {
         Ok(context) => calls.remove_context(&begun.session, &context).await,

@@ -2,6 +2,7 @@
 //!
 //! A task runs the cell. If the client goes away, the cell is interrupted; if it does not end then, it is killed.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -15,11 +16,12 @@ use isolator_pool::lock::lock;
 use isolator_pool::pool::session::{CellEnd, CellOutcome, SessionError, ShownWatch};
 use isolator_pool::run::outcome::Status;
 use isolator_pool::run::output::{Stream, Watch};
+use serde::Deserialize;
 use tokio::sync::{Notify, oneshot};
 
 use super::lines::{self, Failure, Printed, Shown};
 use super::outbox::{End, Outbox};
-use super::{E2b, EXECUTE, Fields, of_call};
+use super::{E2b, EXECUTE, of_call, receive};
 use crate::apis::e2b::error::E2bError;
 use crate::audit::Note;
 use crate::calls::served::{Ran, RunEnd};
@@ -46,6 +48,16 @@ const LINE_WITHIN: Duration = Duration::from_millis(20);
 /// Bytes of a cell's line besides its text.
 const OVERHEAD: usize = 1024;
 
+/// The fields of a request.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Cell {
+    code: String,
+    context_id: Option<String>,
+    language: Option<String>,
+    env_vars: Option<BTreeMap<String, String>>,
+}
+
 /// Runs a cell.
 pub(super) async fn execute(
     State(e2b): State<E2b>,
@@ -53,16 +65,16 @@ pub(super) async fn execute(
 ) -> Result<Response, E2bError> {
     let (head, body) = request.into_parts();
     let (sandbox, mut caller) = e2b.let_in(&head)?;
-    let (mut fields, bytes) = Fields::receive(&mut caller, &head, body).await?;
-    let code = fields.text("code")?.ok_or_else(|| E2bError::invalid("code", "is required"))?;
-    let context_id = fields.text("context_id")?.filter(|id| !id.is_empty());
-    let language = fields.text("language")?.filter(|name| !name.is_empty());
+    let (cell, bytes) = receive::<Cell>(&mut caller, &head, body).await?;
+    let code = cell.code;
+    let context_id = cell.context_id.filter(|id| !id.is_empty());
+    let language = cell.language.filter(|name| !name.is_empty());
     if context_id.is_some() && language.is_some() {
         let why = "can't be given together with context_id, which has a language";
         return Err(E2bError::invalid("language", why));
     }
     let mut env = sandbox.env().clone();
-    env.extend(fields.texts("env_vars")?);
+    env.extend(cell.env_vars.unwrap_or_default());
     let now = e2b.now();
     let session = sandbox.session()?;
     let mut note = EXECUTE.begin(&now, &caller.client).map_err(E2bError::of_call)?;

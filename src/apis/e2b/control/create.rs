@@ -8,9 +8,9 @@ use axum::extract::Request;
 use axum::http::StatusCode;
 use axum::response::Response;
 use serde::Deserialize;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
-use super::network::{Network, is_empty};
+use super::network::{Network, Unused};
 use super::{CREATE, Owned, opened, template, timeout};
 use crate::apis::e2b::E2b;
 use crate::apis::e2b::error::{E2bError, ErrorKind};
@@ -30,12 +30,11 @@ const PACKAGES: &str = "isolator.packages";
 
 /// The fields of a request.
 #[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct NewSandbox {
     #[serde(rename = "templateID")]
     template_id: String,
     timeout: Option<u64>,
-    #[serde(default)]
     auto_pause: Option<bool>,
     auto_pause_memory: Option<bool>,
     auto_resume: Option<AutoResume>,
@@ -48,11 +47,16 @@ struct NewSandbox {
     network: Option<Network>,
     metadata: Option<BTreeMap<String, String>>,
     env_vars: Option<BTreeMap<String, String>>,
-    #[serde(flatten)]
-    others: Map<String, Value>,
+    #[serde(default)]
+    volume_mounts: Unused,
+    #[serde(default)]
+    mcp: Unused,
+    #[serde(default)]
+    iam: Unused,
 }
 
 #[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct AutoResume {
     enabled: bool,
 }
@@ -81,15 +85,23 @@ impl NewSandbox {
             let why = format!("holds more than {MAX_METADATA} bytes");
             return Err(E2bError::invalid("metadata", why));
         }
-        let other = self.others.iter().find(|(_, value)| !is_empty(value));
-        let Some((field, _)) = other else { return Ok(()) };
-        let why = match &**field {
-            "volumeMounts" => "sandboxes have no volumes; write files into them",
-            "mcp" => "sandboxes have no network, so no gateway to MCP servers can run in them",
-            "iam" => "sandboxes have no network, so an identity would be of no use",
-            _ => "this server does not know this field",
-        };
-        Err(E2bError::invalid(field, why))
+        let others = [
+            (
+                "volumeMounts",
+                self.volume_mounts,
+                "sandboxes have no volumes; write files into them",
+            ),
+            (
+                "mcp",
+                self.mcp,
+                "sandboxes have no network, so no gateway to MCP servers can run in them",
+            ),
+            ("iam", self.iam, "sandboxes have no network, so an identity would be of no use"),
+        ];
+        match others.into_iter().find(|(_, other, _)| other.is_asked()) {
+            Some((field, _, why)) => Err(E2bError::invalid(field, why)),
+            None => Ok(()),
+        }
     }
 
     /// The packages that its code can import from, in addition to those of the template.
@@ -136,11 +148,11 @@ async fn open(
     let template = template::named(&new.template_id, config)?;
     let timeout = match new.timeout {
         Some(0) => return Err(E2bError::invalid("timeout", "must be at least one second")),
-        Some(seconds) => timeout("timeout", seconds, &owned.now)?,
-        None => default.min(config.sessions.max_age),
+        given => timeout("timeout", given, default, &owned.now)?,
     };
     let at_timeout = if new.auto_pause == Some(true) { AtDeadline::Pause } else { AtDeadline::End };
-    let packages = template.packages.iter().cloned().chain(new.packages()).collect();
+    let own: Vec<_> = new.packages().collect();
+    let packages = template.packages.iter().chain(&own).cloned().collect();
     let description = Description {
         template: new.template_id,
         metadata: new.metadata.unwrap_or_default(),
@@ -158,7 +170,7 @@ async fn open(
         Ok(Job::Open(Box::new(job)))
     };
     let served = CREATE.serve(&owned.now, client, owned.body.len(), None, make).await;
-    match served.map_err(of_opening)? {
+    match served.map_err(|error| of_opening(error, !own.is_empty()))? {
         Served::Opened(opened_session) => {
             let session = &opened_session.session;
             let sandbox = e2b.sandboxes.add(session, description).inspect_err(|_| {
@@ -173,12 +185,17 @@ async fn open(
 }
 
 /// The error of an opening, with the names that E2B's fields have.
-fn of_opening(error: CallError) -> E2bError {
+fn of_opening(error: CallError, has_packages: bool) -> E2bError {
     if let CallError::Invalid(invalid) = &error {
         let field = match &*invalid.field {
-            "language" => "templateID".to_owned(),
-            "packages" => format!("metadata.{PACKAGES}"),
-            field => field.replacen("env", "envVars", 1),
+            "packages" if has_packages => format!("metadata.{PACKAGES}"),
+            // Those of the template.
+            "language" | "packages" => "templateID".to_owned(),
+            "env" => "envVars".to_owned(),
+            field => match field.strip_prefix("env.") {
+                Some(name) => format!("envVars.{name}"),
+                None => field.to_owned(),
+            },
         };
         return E2bError::invalid(&field, &invalid.message).caused_by(error);
     }

@@ -7,16 +7,18 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use isolator_pool::pool::session::SessionError;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use tokio::time::error::Elapsed;
 
 use super::{
-    CONNECT, DEFAULT_TIMEOUT, KILL, Owned, PAUSE, REFRESH, RESUME, TIMEOUT, opened, timeout,
+    Asked, CONNECT, DEFAULT_TIMEOUT, KILL, PAUSE, REFRESH, RESUME, TIMEOUT, not_found, noted,
+    opened, timeout,
 };
+use crate::apis::body::NoFields;
 use crate::apis::e2b::E2b;
 use crate::apis::e2b::error::{E2bError, ErrorKind};
 use crate::apis::e2b::registry::Description;
 use crate::apis::operation::Operation;
-use crate::audit::Note;
 use crate::duration;
 use crate::sessions::{AtDeadline, Deadline, InUse, TooLate};
 
@@ -24,8 +26,8 @@ use crate::sessions::{AtDeadline, Deadline, InUse, TooLate};
 const FREEZE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The fields of connecting and resuming.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Connect {
     timeout: Option<u64>,
     memory: Option<bool>,
@@ -33,56 +35,55 @@ struct Connect {
 }
 
 #[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Timeout {
     timeout: u64,
 }
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Refresh {
     duration: Option<u64>,
 }
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Pause {
     memory: Option<bool>,
+    /// A sandbox that does not answer is never paused, so every pause is as this asks.
+    #[serde(rename = "requireHealthyGuest")]
+    _require_healthy_guest: Option<bool>,
 }
 
-/// Returns the secrets of a sandbox, and lets one that is paused go on. A timeout only prolongs the life of one that runs.
+/// Returns the secrets of a sandbox, and resumes it if it is paused. A timeout only prolongs the life of one that runs.
 pub(super) async fn connect(
     State(e2b): State<E2b>,
     Path(id): Path<String>,
     request: Request,
 ) -> Result<Response, E2bError> {
-    let owned = e2b.owned(request).await?;
-    let fields: Connect = owned.fields()?;
-    let session = owned.session(&id)?;
-    go_on(&e2b, owned, &session, &fields, &CONNECT)
+    let asked = Asked::receive(&e2b, &id, request).await?;
+    opened_again(&e2b, asked, &CONNECT)
 }
 
-/// Lets a sandbox that is paused go on.
+/// Resumes a sandbox that is paused.
 pub(super) async fn resume(
     State(e2b): State<E2b>,
     Path(id): Path<String>,
     request: Request,
 ) -> Result<Response, E2bError> {
-    let owned = e2b.owned(request).await?;
-    let fields: Connect = owned.fields()?;
-    let session = owned.session(&id)?;
-    if !session.is_paused() {
+    let asked = Asked::receive(&e2b, &id, request).await?;
+    if !asked.session.is_paused() {
         return Err(E2bError::new(ErrorKind::Conflict, "the sandbox is running already"));
     }
-    go_on(&e2b, owned, &session, &fields, &RESUME)
+    opened_again(&e2b, asked, &RESUME)
 }
 
-fn go_on(
+fn opened_again(
     e2b: &E2b,
-    owned: Owned,
-    session: &InUse,
-    fields: &Connect,
+    asked: Asked<Connect>,
     operation: &Operation,
 ) -> Result<Response, E2bError> {
+    let (session, fields, now) = (&asked.session, &asked.fields, &asked.owned.now);
     let was_paused = session.is_paused();
     if fields.memory == Some(false) && was_paused {
         let why = "the sandbox was paused with its memory; it can't be started again from its files alone";
@@ -92,11 +93,8 @@ fn go_on(
         let why = "is chosen when the sandbox is created";
         return Err(E2bError::invalid("autoPause", why));
     }
-    let mut note = begin(operation, &owned, session)?;
-    let timeout = match fields.timeout {
-        Some(seconds) => timeout("timeout", seconds, &owned.now)?,
-        None => DEFAULT_TIMEOUT,
-    };
+    let timeout = timeout("timeout", fields.timeout, DEFAULT_TIMEOUT, now)?;
+    let mut note = asked.begin(operation)?;
     let sandbox = match e2b.sandboxes.find(&session.id) {
         Some(sandbox) => sandbox,
         None => {
@@ -106,12 +104,12 @@ fn go_on(
         }
     };
     let deadline = Deadline::after(timeout, sandbox.description.at_timeout);
-    let registry = owned.now.calls.sessions().registry();
-    let set = registry.set_deadline(session, deadline, true);
-    set.map_err(|too_late| refusal("timeout", too_late))?;
+    let set = now.calls.sessions().registry().set_deadline(session, deadline, true);
+    noted(&mut note, set.map_err(|too_late| refusal("timeout", too_late)))?;
     note.answered("success");
-    let body = opened(&sandbox, &owned.now);
-    Ok(owned.answer(if was_paused { StatusCode::CREATED } else { StatusCode::OK }, &body))
+    let status = if was_paused { StatusCode::CREATED } else { StatusCode::OK };
+    let body = opened(&sandbox, now);
+    Ok(asked.owned.answer(status, &body))
 }
 
 /// Sets the time until the sandbox ends, counted from now.
@@ -120,10 +118,9 @@ pub(super) async fn set_timeout(
     Path(id): Path<String>,
     request: Request,
 ) -> Result<Response, E2bError> {
-    let owned = e2b.owned(request).await?;
-    let Timeout { timeout: seconds } = owned.fields()?;
-    let after = timeout("timeout", seconds, &owned.now)?;
-    set(&e2b, owned, &id, ("timeout", after, false), &TIMEOUT)
+    let asked = Asked::<Timeout>::receive(&e2b, &id, request).await?;
+    let seconds = Some(asked.fields.timeout);
+    set(&e2b, asked, ("timeout", seconds, false), &TIMEOUT)
 }
 
 /// Prolongs the life of a sandbox.
@@ -132,32 +129,30 @@ pub(super) async fn refresh(
     Path(id): Path<String>,
     request: Request,
 ) -> Result<Response, E2bError> {
-    let owned = e2b.owned(request).await?;
-    let Refresh { duration } = owned.fields()?;
-    let after = duration.map(|seconds| timeout("duration", seconds, &owned.now)).transpose()?;
-    set(&e2b, owned, &id, ("duration", after.unwrap_or(DEFAULT_TIMEOUT), true), &REFRESH)
+    let asked = Asked::<Refresh>::receive(&e2b, &id, request).await?;
+    let seconds = asked.fields.duration;
+    set(&e2b, asked, ("duration", seconds, true), &REFRESH)
 }
 
-fn set(
+fn set<T: DeserializeOwned>(
     e2b: &E2b,
-    owned: Owned,
-    id: &str,
-    (field, after, extends): (&str, Duration, bool),
+    asked: Asked<T>,
+    (field, seconds, extends): (&str, Option<u64>, bool),
     operation: &Operation,
 ) -> Result<Response, E2bError> {
-    let session = owned.session(id)?;
-    let mut note = begin(operation, &owned, &session)?;
+    let (session, now) = (&asked.session, &asked.owned.now);
+    let after = timeout(field, seconds, DEFAULT_TIMEOUT, now)?;
     if session.is_paused() {
         let why = "the sandbox is paused; connect to it first, with a timeout";
         return Err(E2bError::new(ErrorKind::Conflict, why));
     }
-    let sandbox = e2b.sandboxes.find(id);
+    let mut note = asked.begin(operation)?;
+    let sandbox = e2b.sandboxes.find(&session.id);
     let action = sandbox.map_or(AtDeadline::End, |sandbox| sandbox.description.at_timeout);
-    let registry = owned.now.calls.sessions().registry();
-    let set = registry.set_deadline(&session, Deadline::after(after, action), extends);
-    set.map_err(|too_late| refusal(field, too_late))?;
-    note.answered("success");
-    Ok(owned.done())
+    let registry = now.calls.sessions().registry();
+    let set = registry.set_deadline(session, Deadline::after(after, action), extends);
+    noted(&mut note, set.map_err(|too_late| refusal(field, too_late)))?;
+    Ok(asked.done(note))
 }
 
 /// Pauses a sandbox: it is frozen with its memory until its client connects to it, or until its greatest age.
@@ -166,23 +161,22 @@ pub(super) async fn pause(
     Path(id): Path<String>,
     request: Request,
 ) -> Result<Response, E2bError> {
-    let owned = e2b.owned(request).await?;
-    let fields: Pause = owned.fields()?;
-    if fields.memory == Some(false) {
+    let asked = Asked::<Pause>::receive(&e2b, &id, request).await?;
+    if asked.fields.memory == Some(false) {
         let why =
             "a pause keeps the memory of a sandbox; one that keeps only its files is not offered";
         return Err(E2bError::invalid("memory", why));
     }
-    let session = owned.session(&id)?;
-    let mut note = begin(&PAUSE, &owned, &session)?;
+    let session = &asked.session;
+    let mut note = asked.begin(&PAUSE)?;
     if !session.pause() {
+        note.answered("error");
         return Err(E2bError::new(ErrorKind::Conflict, "the sandbox is paused already"));
     }
-    let pausing = Pausing { session: &session, is_paused: false };
+    let pausing = Pausing { session, is_paused: false };
     let frozen = tokio::time::timeout(FREEZE_TIMEOUT, session.session.freeze()).await;
-    pausing.end(frozen)?;
-    note.answered("success");
-    Ok(owned.done())
+    noted(&mut note, pausing.end(frozen))?;
+    Ok(asked.done(note))
 }
 
 /// A sandbox that is being paused. It goes on if that fails, or if the client goes away meanwhile.
@@ -226,21 +220,11 @@ pub(super) async fn kill(
     Path(id): Path<String>,
     request: Request,
 ) -> Result<Response, E2bError> {
-    let owned = e2b.owned(request).await?;
-    let session = owned.session(&id)?;
-    let mut note = begin(&KILL, &owned, &session)?;
-    let closed = owned.now.calls.sessions().close(&owned.client, &id);
-    closed.map_err(|none| super::not_found(&id, none))?;
-    note.answered("success");
-    Ok(owned.done())
-}
-
-/// Begins the line of a request in the audit log.
-fn begin(operation: &Operation, owned: &Owned, session: &InUse) -> Result<Note, E2bError> {
-    let begun = operation.begin(&owned.now, &owned.client);
-    let mut note = begun.map_err(E2bError::of_call)?;
-    note.place(&session.language.name, Some(&session.id));
-    Ok(note)
+    let asked = Asked::<NoFields>::receive(&e2b, &id, request).await?;
+    let mut note = asked.begin(&KILL)?;
+    let closed = asked.owned.now.calls.sessions().close(&asked.owned.client, &id);
+    noted(&mut note, closed.map_err(|none| not_found(&id, none)))?;
+    Ok(asked.done(note))
 }
 
 fn refusal(field: &str, too_late: TooLate) -> E2bError {

@@ -1,7 +1,7 @@
 //! Lists the sandboxes of a client, filtered and in pages.
 
 use std::collections::BTreeMap;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use axum::extract::Request;
 use axum::http::{HeaderName, HeaderValue, StatusCode};
@@ -10,6 +10,7 @@ use percent_encoding::percent_decode_str;
 use serde_json::Value;
 
 use super::listed;
+use crate::apis::body::NoFields;
 use crate::apis::e2b::E2b;
 use crate::apis::e2b::error::E2bError;
 use crate::apis::e2b::registry::Sandbox;
@@ -73,10 +74,16 @@ impl Position {
 }
 
 impl Query {
-    fn read(query: &str) -> Result<Self, E2bError> {
+    fn read(query: &str, version: Version) -> Result<Self, E2bError> {
         let mut read = Self::default();
+        if version == Version::One {
+            read.states.push(State::Running);
+        }
         for (name, value) in form_urlencoded::parse(query.as_bytes()) {
             let wrong = |why: &str| Err(E2bError::invalid(&name, why));
+            if version == Version::One && ["state", "limit", "nextToken"].contains(&&*name) {
+                return wrong("this list has all sandboxes that run; ask for it at /v2/sandboxes");
+            }
             match &*name {
                 "metadata" => read.metadata.extend(metadata(&value)),
                 "state" => {
@@ -151,8 +158,10 @@ fn instant(text: &str) -> Option<SystemTime> {
     };
     let (local, offset) = text.split_at_checked(at)?;
     let (hours, minutes) = offset[1..].split_once(':')?;
-    let seconds = hours.parse::<u64>().ok()? * 3600 + minutes.parse::<u64>().ok()? * 60;
-    let offset_time = std::time::Duration::from_secs(seconds);
+    let at_most =
+        |text: &str, most| text.parse::<u8>().ok().filter(|it| *it <= most).map(u64::from);
+    let seconds = at_most(hours, 23)? * 3600 + at_most(minutes, 59)? * 60;
+    let offset_time = Duration::from_secs(seconds);
     let local = humantime::parse_rfc3339_weak(&format!("{local}Z")).ok()?;
     if offset.starts_with('-') {
         local.checked_add(offset_time)
@@ -167,14 +176,13 @@ pub(super) async fn list(
     request: Request,
     version: Version,
 ) -> Result<Response, E2bError> {
-    let query = Query::read(request.uri().query().unwrap_or_default())?;
+    let asked = request.uri().clone();
     let owned = e2b.owned(request).await?;
-    let (query, page) = match version {
-        Version::One => (Query { states: vec![State::Running], ..query }, usize::MAX),
-        Version::Two => {
-            let page = query.limit.unwrap_or(PAGE);
-            (query, page)
-        }
+    let NoFields {} = owned.fields()?;
+    let query = Query::read(asked.query().unwrap_or_default(), version)?;
+    let page = match version {
+        Version::One => usize::MAX,
+        Version::Two => query.limit.unwrap_or(PAGE),
     };
     let sessions = owned.now.calls.sessions().of(&owned.client);
     let mut found: Vec<_> = sessions
@@ -204,11 +212,16 @@ pub(super) async fn list(
 mod tests {
     use super::*;
 
+    fn two(query: &str) -> Result<Query, E2bError> {
+        Query::read(query, Version::Two)
+    }
+
     #[test]
     fn the_filters_of_both_sdks_are_understood() {
         let query = Query::read(
             "metadata=a%252520b%3Dc%25253Dd&state=running%2Cpaused&startedAfter=2026-01-31T01%3A00%3A00%2B01%3A00\
              &template=base&order=asc&limit=2&nextToken=17-abc",
+            Version::Two,
         );
         let query = query.unwrap();
         assert_eq!(query.metadata["a b"], "c=d");
@@ -216,7 +229,7 @@ mod tests {
         let midnight = humantime::parse_rfc3339("2026-01-31T00:00:00Z").unwrap();
         assert_eq!(query.started_after, Some(midnight));
         assert_eq!(query.after, Some(Position(17, "abc".to_owned())));
-        assert_eq!(Query::read("state=running&state=paused").unwrap().states.len(), 2);
+        assert_eq!(two("state=running&state=paused").unwrap().states.len(), 2);
     }
 
     #[test]
@@ -230,8 +243,15 @@ mod tests {
         ] {
             assert_eq!(instant(text), instant("2026-01-31T00:00:00Z"), "{text}");
         }
-        for text in ["", "today", "2026-01-31", "2026-01-31T00:00:00+1", "2026-01-31T00:00:00+x:y"]
-        {
+        for text in [
+            "",
+            "today",
+            "2026-01-31",
+            "2026-01-31T00:00:00+1",
+            "2026-01-31T00:00:00+x:y",
+            "2026-01-31T00:00:00+24:00",
+            "2026-01-31T00:00:00+99999999999999999:00",
+        ] {
             assert_eq!(instant(text), None, "{text}");
         }
     }
@@ -248,8 +268,15 @@ mod tests {
             ("startedAfter=now", "startedAfter"),
             ("teamID=1", "teamID"),
         ] {
-            let error = Query::read(query).unwrap_err();
+            let error = two(query).unwrap_err();
             assert!(error.message().starts_with(&format!("{field}: ")), "{query}: {error}");
         }
+        // The first version has neither pages nor those that are paused.
+        for query in ["state=paused", "limit=1", "nextToken=1-a"] {
+            let error = Query::read(query, Version::One).unwrap_err();
+            assert!(error.message().contains("/v2/sandboxes"), "{query}: {error}");
+        }
+        let query = Query::read("template=base&order=asc", Version::One).unwrap();
+        assert_eq!(query.states, [State::Running]);
     }
 }

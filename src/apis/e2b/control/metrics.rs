@@ -9,7 +9,8 @@ use axum::response::Response;
 use isolator_pool::pool::session::UsageSample;
 use serde_json::{Value, json};
 
-use super::{cores, date};
+use super::{Asked, cores, date};
+use crate::apis::body::NoFields;
 use crate::apis::e2b::E2b;
 use crate::apis::e2b::error::E2bError;
 use crate::sessions::OpenSession;
@@ -98,9 +99,8 @@ pub(super) async fn of_one(
     request: Request,
 ) -> Result<Response, E2bError> {
     let query = request.uri().query().unwrap_or_default().to_owned();
-    let owned = e2b.owned(request).await?;
+    let Asked::<NoFields> { owned, session, .. } = Asked::receive(&e2b, &id, request).await?;
     let query = Query::read(&query)?;
-    let session = owned.session(&id)?;
     // One that was opened over MCP has none before a client asks.
     session.session.sample_usage();
     let samples = session.session.usage();
@@ -116,6 +116,7 @@ pub(super) async fn of_many(
 ) -> Result<Response, E2bError> {
     let query = request.uri().query().unwrap_or_default().to_owned();
     let owned = e2b.owned(request).await?;
+    let NoFields {} = owned.fields()?;
     let mut found = BTreeMap::new();
     for id in ids(&query)? {
         let Ok(session) = owned.session(&id) else { continue };

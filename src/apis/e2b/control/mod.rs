@@ -19,13 +19,16 @@ use isolator_pool::pool::admission::Client;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::error::{E2bError, ErrorKind};
+use super::error::{self, E2bError, ErrorKind};
 use super::registry::Sandbox;
 use super::{E2b, ENVD_VERSION, domain};
 use crate::apis::access::Caller;
+use crate::apis::body::{self, NoFields};
 use crate::apis::operation::Operation;
 use crate::apis::{Apis, answer};
+use crate::audit::Note;
 use crate::calls::Serving;
+use crate::config::Config;
 use crate::duration;
 use crate::sessions::{AtDeadline, InUse, NoSession, OpenSession};
 
@@ -122,21 +125,13 @@ impl E2b {
 }
 
 impl Owned {
-    /// Reads the body, which is an object in JSON; one that is empty has no fields.
+    /// Reads the body; one that is empty has no fields.
     ///
     /// # Errors
     ///
-    /// The first field that can't be read.
+    /// The first field that can't be used.
     fn fields<T: DeserializeOwned>(&self) -> Result<T, E2bError> {
-        let body: &[u8] = if self.body.is_empty() { b"{}" } else { &self.body };
-        let mut reader = serde_json::Deserializer::from_slice(body);
-        let read = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
-            let path = error.path().to_string();
-            let field = if matches!(&*path, "." | "?") { "the body" } else { &path };
-            E2bError::invalid(field, error.inner())
-        })?;
-        reader.end().map_err(|error| E2bError::invalid("the body", error))?;
-        Ok(read)
+        Ok(body::read_or_empty(&self.body)?)
     }
 
     /// The session with this id, whether it was opened by E2B's API or not, and paused or not.
@@ -153,40 +148,88 @@ impl Owned {
     fn answer(self, status: StatusCode, body: &Value) -> Response {
         self.caller.answer(answer(status, body))
     }
+}
 
-    /// An answer without a body.
-    fn done(self) -> Response {
+/// A request about one sandbox of its owner.
+struct Asked<T> {
+    owned: Owned,
+    session: InUse,
+    fields: T,
+}
+
+impl<T: DeserializeOwned> Asked<T> {
+    /// Lets a request in, reads its fields, and finds the sandbox with this id.
+    ///
+    /// # Errors
+    ///
+    /// The answer.
+    async fn receive(e2b: &E2b, id: &str, request: Request) -> Result<Self, E2bError> {
+        let owned = e2b.owned(request).await?;
+        let fields = owned.fields()?;
+        let session = owned.session(id)?;
+        Ok(Self { owned, session, fields })
+    }
+
+    /// Begins the line of the request in the audit log.
+    ///
+    /// # Errors
+    ///
+    /// When the log can't be written, and the operator wants nothing to be served then.
+    fn begin(&self, operation: &Operation) -> Result<Note, E2bError> {
+        let begun = operation.begin(&self.owned.now, &self.owned.client);
+        let mut note = begun.map_err(E2bError::of_call)?;
+        note.place(&self.session.language.name, Some(&self.session.id));
+        Ok(note)
+    }
+
+    /// The answer without a body to a request that was served.
+    fn done(self, mut note: Note) -> Response {
+        note.answered("success");
         let mut response = Response::new(Body::empty());
         *response.status_mut() = StatusCode::NO_CONTENT;
-        self.caller.answer(response)
+        self.owned.caller.answer(response)
     }
+}
+
+/// The result of a request that has a line in the audit log, which says if it failed.
+fn noted<T>(note: &mut Note, result: Result<T, E2bError>) -> Result<T, E2bError> {
+    result.inspect_err(|_| note.answered("error"))
 }
 
 /// The error for a sandbox that a client doesn't have.
 fn not_found(id: &str, none: NoSession) -> E2bError {
-    let id: String =
-        id.chars().filter(|c| c.is_ascii_alphanumeric() || *c == '-').take(64).collect();
     let why = match none {
+        NoSession::Lost(lost) => return E2bError::lost(ErrorKind::NotFound, *lost),
         NoSession::Gone(gone) => gone.why.to_string(),
         NoSession::Unknown => "you have none with this id. When a server is started again, all \
                                sandboxes are gone"
             .to_owned(),
     };
-    E2bError::new(ErrorKind::NotFound, format!("the sandbox {id} was not found: {why}"))
+    E2bError::new(ErrorKind::NotFound, error::not_found(Some(id), &why))
 }
 
-/// A timeout of a client in seconds.
+/// The longest timeout that the operator allows, and the key that says so.
+fn longest_timeout(config: &Config) -> (Duration, &'static str) {
+    let longest = config.apis.e2b.as_ref().map_or(Duration::ZERO, |e2b| e2b.max_timeout);
+    match config.sessions.max_age < longest {
+        true => (config.sessions.max_age, "sessions.maxAge"),
+        false => (longest, "apis.e2b.maxTimeout"),
+    }
+}
+
+/// A timeout of a client in seconds, or the usual one.
 ///
 /// # Errors
 ///
 /// When it is longer than the operator allows.
-fn timeout(field: &str, seconds: u64, now: &Serving) -> Result<Duration, E2bError> {
-    let config = &now.setup.config;
-    let longest = config.apis.e2b.as_ref().map_or(Duration::ZERO, |e2b| e2b.max_timeout);
-    let (most, key) = match config.sessions.max_age < longest {
-        true => (config.sessions.max_age, "sessions.maxAge"),
-        false => (longest, "apis.e2b.maxTimeout"),
-    };
+fn timeout(
+    field: &str,
+    seconds: Option<u64>,
+    usual: Duration,
+    now: &Serving,
+) -> Result<Duration, E2bError> {
+    let (most, key) = longest_timeout(&now.setup.config);
+    let Some(seconds) = seconds else { return Ok(usual.min(most)) };
     let timeout = Duration::from_secs(seconds);
     if timeout > most {
         let message = format!(
@@ -247,8 +290,7 @@ async fn describe(
     Path(id): Path<String>,
     request: Request,
 ) -> Result<Response, E2bError> {
-    let owned = e2b.owned(request).await?;
-    let session = owned.session(&id)?;
+    let Asked::<NoFields> { owned, session, .. } = Asked::receive(&e2b, &id, request).await?;
     let sandbox = e2b.sandboxes.find(&id);
     let mut body = listed(&session, sandbox.as_deref());
     body["allowInternetAccess"] = json!(false);

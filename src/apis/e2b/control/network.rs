@@ -1,22 +1,24 @@
 //! Fields for the network of a sandbox. There is none, so a client can only ask for less than what E2B gives.
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
 use crate::apis::e2b::error::E2bError;
 
-/// The rules that a client wants. Those that deny something hold anyway.
+/// The rules that a client wants. Those that deny something hold anyway. All other fields are for traffic of the sandbox.
 #[derive(Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
+#[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct Network {
     allow_public_traffic: Option<bool>,
-    allow_out: Value,
+    allow_out: Option<Vec<String>>,
     /// Everything is denied.
     #[serde(rename = "denyOut")]
-    _deny_out: Value,
-    /// Every request to a sandbox needs a secret, and the host is not shown to its programs.
-    #[serde(flatten)]
-    others: serde_json::Map<String, Value>,
+    _deny_out: Option<Vec<String>>,
+    dns_servers: Unused,
+    egress_proxy: Unused,
+    mask_request_host: Unused,
+    https_ports: Unused,
+    rules: Unused,
 }
 
 impl Network {
@@ -28,27 +30,49 @@ impl Network {
     pub(super) fn check(&self) -> Result<(), E2bError> {
         let refused =
             |field: &str, why: &str| Err(E2bError::invalid(&format!("network.{field}"), why));
-        if !is_empty(&self.allow_out) {
+        if self.allow_out.as_ref().is_some_and(|all| !all.is_empty()) {
             return refused("allowOut", "sandboxes have no network, so nothing can be let out");
         }
         if self.allow_public_traffic == Some(true) {
             return refused("allowPublicTraffic", "no port of a sandbox can be reached");
         }
-        match self.others.iter().find(|(_, value)| !is_empty(value)) {
+        let others = [
+            ("dnsServers", self.dns_servers),
+            ("egressProxy", self.egress_proxy),
+            ("maskRequestHost", self.mask_request_host),
+            ("httpsPorts", self.https_ports),
+            ("rules", self.rules),
+        ];
+        match others.into_iter().find(|(_, others)| others.is_asked()) {
             Some((field, _)) => refused(field, "sandboxes have no network"),
             None => Ok(()),
         }
     }
 }
 
-/// Whether a field asks for nothing.
-pub(super) fn is_empty(value: &Value) -> bool {
-    match value {
-        Value::Null | Value::Bool(false) => true,
-        Value::Array(all) => all.is_empty(),
-        Value::Object(all) => all.is_empty(),
-        Value::String(text) => text.is_empty(),
-        Value::Bool(true) | Value::Number(_) => false,
+/// A field for something that sandboxes don't have: it can only ask for nothing.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Unused {
+    is_asked: bool,
+}
+
+impl Unused {
+    /// Whether it asks for something.
+    pub(super) const fn is_asked(self) -> bool {
+        self.is_asked
+    }
+}
+
+impl<'de> Deserialize<'de> for Unused {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let is_empty = match Value::deserialize(deserializer)? {
+            Value::Null => true,
+            Value::Array(all) => all.is_empty(),
+            Value::Object(all) => all.is_empty(),
+            Value::String(text) => text.is_empty(),
+            Value::Bool(_) | Value::Number(_) => false,
+        };
+        Ok(Self { is_asked: !is_empty })
     }
 }
 
@@ -57,10 +81,13 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::apis::body;
 
-    fn check(network: Value) -> Result<(), String> {
-        let network: Network = serde_json::from_value(network).unwrap();
-        network.check().map_err(|error| error.message().to_owned())
+    fn check(network: &Value) -> Result<(), String> {
+        let read = body::read::<Network>(network.to_string().as_bytes());
+        read.map_err(|error| format!("network.{error}"))?
+            .check()
+            .map_err(|error| error.message().to_owned())
     }
 
     #[test]
@@ -70,7 +97,7 @@ mod tests {
             json!({"denyOut": ["0.0.0.0/0"]}),
             json!({"allowOut": [], "allowPublicTraffic": false, "egressProxy": null}),
         ] {
-            assert_eq!(check(fine.clone()), Ok(()), "{fine}");
+            assert_eq!(check(&fine), Ok(()), "{fine}");
         }
         for (refused, field) in [
             (json!({"allowOut": ["1.1.1.1"]}), "network.allowOut"),
@@ -78,9 +105,12 @@ mod tests {
             (json!({"egressProxy": {"address": "a:1"}}), "network.egressProxy"),
             (json!({"rules": {"a.example": []}}), "network.rules"),
             (json!({"httpsPorts": [8443]}), "network.httpsPorts"),
-            (json!({"newField": 1}), "network.newField"),
+            (json!({"dnsServers": ["1.1.1.1"]}), "network.dnsServers"),
+            (json!({"maskRequestHost": false}), "network.maskRequestHost"),
+            (json!({"denyOut": "0.0.0.0/0"}), "network.denyOut"),
+            (json!({"newField": false}), "network.newField"),
         ] {
-            let message = check(refused).unwrap_err();
+            let message = check(&refused).unwrap_err();
             assert!(message.starts_with(&format!("{field}: ")), "{message}");
         }
     }

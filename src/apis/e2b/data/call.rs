@@ -25,7 +25,8 @@ use crate::apis::e2b::error::{E2bError, ErrorKind};
 use crate::apis::e2b::registry::Sandbox;
 use crate::apis::operation::Operation;
 use crate::audit::Note;
-use crate::calls::Serving;
+use crate::calls::{CallError, Serving};
+use crate::sessions::InUse;
 
 /// The user that all programs and files of a sandbox belong to.
 const USER: &str = "user";
@@ -41,6 +42,8 @@ pub(super) struct DataCall {
     pub sandbox: Arc<Sandbox>,
     pub parts: Parts,
     pub caller: Caller,
+    /// Its line in the audit log, if its method has one.
+    pub note: Note,
 }
 
 impl DataCall {
@@ -52,7 +55,7 @@ impl DataCall {
     pub(super) fn enter(e2b: &E2b, parts: Parts) -> Result<Self, E2bError> {
         let (sandbox, caller) = e2b.let_in(&parts)?;
         check_user(user_of(&parts.headers)?.as_deref())?;
-        Ok(Self { now: e2b.now(), sandbox, parts, caller })
+        Ok(Self { now: e2b.now(), sandbox, parts, caller, note: Note::default() })
     }
 
     /// Begins the line of a request in the audit log.
@@ -62,6 +65,30 @@ impl DataCall {
     /// When the log can't be written, and the operator wants nothing to be served then.
     pub(super) fn begin(&self, operation: &Operation) -> Result<Note, E2bError> {
         operation.begin(&self.now, &self.caller.client).map_err(E2bError::of_call)
+    }
+
+    /// The line of a method.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::begin`].
+    fn begin_line(&self, line: Line) -> Result<Note, E2bError> {
+        match (line, self.now.setup.audit.refusal()) {
+            (Line::Of(operation), _) => self.begin(operation),
+            (Line::Own | Line::None, Some(why)) => Err(E2bError::of_call(CallError::NoAudit(why))),
+            (Line::Own | Line::None, None) => Ok(Note::default()),
+        }
+    }
+
+    /// The session of the sandbox, for the line and the request.
+    ///
+    /// # Errors
+    ///
+    /// When it has ended or is paused.
+    pub(super) fn session(&mut self) -> Result<InUse, E2bError> {
+        let session = self.sandbox.session()?;
+        self.note.place(&session.language.name, Some(&session.id));
+        Ok(session)
     }
 
     /// Receives the only message of the request.
@@ -88,11 +115,22 @@ impl DataCall {
     }
 }
 
+/// The line of a method in the audit log.
+pub(super) enum Line {
+    /// It changes something, or returns what programs do from now on.
+    Of(&'static Operation),
+    /// The method begins its line itself.
+    Own,
+    /// It has none, and is refused like all others if lines can't be written.
+    None,
+}
+
 /// Serves a method of a service in its protocol. The time of a unary call is limited as its client asks.
 pub(super) async fn serve<Serve>(
     e2b: &E2b,
     request: Request,
     shape: Shape,
+    line: Line,
     serve: Serve,
 ) -> Response
 where
@@ -109,6 +147,10 @@ where
         Ok(call) => call,
         Err(error) => return answer::error(shape, &error),
     };
+    match call.begin_line(line) {
+        Ok(note) => call.note = note,
+        Err(error) => return call.caller.answer(answer::error(shape, &error)),
+    }
     let serving = serve(&mut call, head, body);
     let served = match (shape, head.timeout) {
         (Shape::Unary, Some(timeout)) => {
@@ -117,6 +159,8 @@ where
         }
         _ => serving.await,
     };
+    let status = served.as_ref().map_or_else(|error| error.kind().connect_code(), |_| "success");
+    call.note.answered(status);
     let response = served.unwrap_or_else(|error| {
         if error.kind() == ErrorKind::Internal {
             tracing::warn!(%error, path = call.parts.uri.path(), "a request to a sandbox failed");

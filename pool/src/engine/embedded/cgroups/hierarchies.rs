@@ -10,13 +10,14 @@ use std::path::{Path, PathBuf};
 use rustix::mount::{MountFlags, mount, mount_remount};
 use serde::{Deserialize, Serialize};
 
+use super::container;
 use crate::engine::embedded::at;
 
 /// The parent group of all instances' groups.
 const INSTANCES_GROUP: &str = "isolator";
 
 /// The group that the server moves itself into if its own group was delegated to it.
-const SERVER_GROUP: &str = "isolator-server";
+pub(super) const SERVER_GROUP: &str = "isolator-server";
 
 /// Our name for version 2 as a freezer, where it is mounted in addition to version 1. It limits nothing there,
 /// but processes that it freezes can be killed. With the freezer of version 1, frozen processes would survive
@@ -46,6 +47,8 @@ pub(crate) struct Hierarchies {
     pub(super) devices: Option<PathBuf>,
     /// The parent of [`INSTANCES_GROUP`], without a leading slash.
     base: PathBuf,
+    /// Whether they are those of a container, whose end must not depend on this process.
+    is_of_container: bool,
 }
 
 /// Where version 2 is mounted.
@@ -62,6 +65,22 @@ impl Hierarchies {
             .first()
             .cloned()
             .ok_or_else(not_mounted)
+    }
+
+    /// The hierarchies that root may use: those of the machine, or, in a container, the container's groups and what is below.
+    pub(crate) fn of_root() -> io::Result<Self> {
+        let mut found = Self::of_machine()?;
+        let controller = if found.version == Version::One { "memory" } else { "" };
+        let limiting = found.mount(controller)?.to_owned();
+        found.is_of_container = container::is_of_container(found.version, &limiting);
+        if found.is_of_container {
+            let mounts = found.mounts.iter().map(|(_, mount)| mount);
+            mounts.chain(&found.devices).try_for_each(|mount| container::make_writable(mount))?;
+            if found.version == Version::Two {
+                container::hand_on(&limiting)?;
+            }
+        }
+        Ok(found)
     }
 
     /// The hierarchy that was delegated to this process: its own group of version 2, if it is writable. A group
@@ -96,6 +115,12 @@ impl Hierarchies {
             Version::One if self.mount(V2_FREEZER).is_ok() => (Version::Two, V2_FREEZER),
             Version::One => (Version::One, "freezer"),
         }
+    }
+
+    /// Whether sandboxes can be frozen. With the freezer of version 1, a frozen process does not end when it is killed. A container
+    /// whose server was killed would never end.
+    pub(crate) fn can_freeze(&self) -> bool {
+        !(self.is_of_container && self.freezer().0 == Version::One)
     }
 
     /// The controller and the file for the CPU time that can be saved, in microseconds (Linux 5.14).
@@ -324,8 +349,13 @@ fn parse_mounts(mountinfo: &str) -> io::Result<Vec<Hierarchies>> {
         }
     }
     let has = |names: &str, wanted: &str| names.split(',').any(|name| name == wanted);
-    let hierarchies =
-        |version, mounts, devices| Hierarchies { version, mounts, devices, base: PathBuf::new() };
+    let hierarchies = |version, mounts, devices| Hierarchies {
+        version,
+        mounts,
+        devices,
+        base: PathBuf::new(),
+        is_of_container: false,
+    };
     let mut found = Vec::new();
     if first.iter().any(|(names, _)| has(names, "memory")) {
         let devices = first.iter().find(|(names, _)| has(names, DEVICES));

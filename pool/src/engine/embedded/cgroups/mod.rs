@@ -1,5 +1,6 @@
 //! Control groups, on version 1 and 2: where they are mounted, the groups of an instance, and those of a sandbox.
 
+mod container;
 mod devices;
 mod group;
 mod hierarchies;

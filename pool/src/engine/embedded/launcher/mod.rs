@@ -25,6 +25,7 @@ use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{StatVfsMountFlags, statvfs};
 use rustix::mount::{
     MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_change,
     mount_remount, unmount,
@@ -61,6 +62,9 @@ const VIEW: &str = "/tmp";
 
 /// A control group hierarchy without controllers, for its option only.
 const FAVORED: &str = "/tmp/favored";
+
+/// A mount of `/sys` that is visible in whole.
+const WHOLE_SYSFS: &str = "/tmp/sys";
 
 /// Runs the launcher if the process was started as one, and returns its exit code. `arguments` are those of
 /// the process without its name; `log` starts logging. Must be called while the process has a single thread.
@@ -212,6 +216,7 @@ fn mount_paths(paths: &LauncherPaths, mapper: &OwnedFd) -> io::Result<()> {
         view(&source, target)?;
         mount_remount(target, MountFlags::BIND | MountFlags::RDONLY | nothing, c"")?;
     }
+    show_whole_sysfs();
     if let Some(version) = paths.favordynmods {
         match cgroups::favor_changes(version, Path::new(FAVORED)) {
             // So it is with kernels that don't know the option, and in containers: sandboxes take longer to make.
@@ -220,6 +225,23 @@ fn mount_paths(paths: &LauncherPaths, mapper: &OwnedFd) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Mounts `/sys` once more if parts of it are hidden, as in a container, where it can only be read. Otherwise the kernel refuses a
+/// `/sys` to sandboxes.
+fn show_whole_sysfs() {
+    let is_container =
+        statvfs("/sys").is_ok_and(|sys| sys.f_flag.contains(StatVfsMountFlags::RDONLY));
+    if is_container {
+        let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+        let mounted = fs::create_dir(WHOLE_SYSFS).and_then(|()| {
+            Ok(mount("sysfs", WHOLE_SYSFS, "sysfs", flags | MountFlags::RDONLY, None)?)
+        });
+        if let Err(error) = mounted {
+            // Without the rights of the machine's root, it depends on what the container shows.
+            tracing::debug!(%error, "/sys can't be mounted in whole");
+        }
+    }
 }
 
 /// Unmounts everything that sandboxes don't need: every sandbox begins with a copy of all mounts.

@@ -10,7 +10,7 @@ use axum::routing::post;
 use futures_util::future::BoxFuture;
 use isolator_pool::pool::session::agent::AgentError;
 
-use super::call::{self, DataCall, called};
+use super::call::{self, DataCall, Line, called};
 use super::connect::answer;
 use super::connect::head::{Head, Shape};
 use super::messages::Empty;
@@ -55,15 +55,26 @@ static METHODS: [(Method, Operation); 9] = [
 /// The paths.
 pub(super) fn route(apis: &Apis, e2b: &E2b) -> Router {
     METHODS.iter().fold(Router::new(), |router, (method, operation)| {
-        let served = post(move |state, request| serve(*method, state, request));
+        let served = post(move |state, request| serve(*method, operation, state, request));
         router.route(operation.route, operation.observed(apis, served.with_state(e2b.clone())))
     })
 }
 
 /// Serves a call.
-async fn serve(method: Method, State(e2b): State<E2b>, request: Request) -> Response {
+async fn serve(
+    method: Method,
+    operation: &'static Operation,
+    State(e2b): State<E2b>,
+    request: Request,
+) -> Response {
+    let line = match method {
+        Method::Stat | Method::ListDir | Method::GetWatcherEvents | Method::RemoveWatcher => {
+            Line::None
+        }
+        _ => Line::Of(operation),
+    };
     let shape = if matches!(method, Method::WatchDir) { Shape::Stream } else { Shape::Unary };
-    call::serve(&e2b, request, shape, |call, head, body| -> BoxFuture<'_, _> {
+    call::serve(&e2b, request, shape, line, |call, head, body| -> BoxFuture<'_, _> {
         match method {
             Method::Stat => Box::pin(stat(call, head, body)),
             Method::ListDir => Box::pin(list(call, head, body)),
@@ -81,14 +92,14 @@ async fn serve(method: Method, State(e2b): State<E2b>, request: Request) -> Resp
 
 async fn stat(call: &mut DataCall, head: Head, body: Body) -> Result<Response, E2bError> {
     let path = call.message::<OfPath>(&head, body).await?.into_path()?;
-    let session = call.sandbox.session()?;
+    let session = call.session()?;
     let entry = session.session.stat(&path).await.map_err(E2bError::of_agent)?;
     Ok(answer::message(&head, &WithEntry { entry: entry.into() }))
 }
 
 async fn list(call: &mut DataCall, head: Head, body: Body) -> Result<Response, E2bError> {
     let (path, depth) = call.message::<ListDirRequest>(&head, body).await?.into_listing()?;
-    let session = call.sandbox.session()?;
+    let session = call.session()?;
     let entries = session.session.list_folder(&path, depth).await.map_err(E2bError::of_agent)?;
     let entries = entries.into_iter().map(EntryInfo::from).collect();
     Ok(answer::message(&head, &ListDirResponse { entries }))
@@ -96,7 +107,8 @@ async fn list(call: &mut DataCall, head: Head, body: Body) -> Result<Response, E
 
 async fn make(call: &mut DataCall, head: Head, body: Body) -> Result<Response, E2bError> {
     let path = call.message::<OfPath>(&head, body).await?.into_path()?;
-    let session = call.sandbox.session()?;
+    let session = call.session()?;
+    call.note.path(&path);
     let made = session.session.make_folder(&path).await;
     // A client takes the code of what exists for a folder.
     let made = made.map_err(|error| match error {
@@ -117,14 +129,17 @@ async fn make(call: &mut DataCall, head: Head, body: Body) -> Result<Response, E
 
 async fn rename(call: &mut DataCall, head: Head, body: Body) -> Result<Response, E2bError> {
     let (from, to) = call.message::<MoveRequest>(&head, body).await?.into_paths()?;
-    let session = call.sandbox.session()?;
+    let session = call.session()?;
+    call.note.path(&from);
+    call.note.path(&to);
     let entry = session.session.rename(&from, &to).await.map_err(E2bError::of_agent)?;
     Ok(answer::message(&head, &WithEntry { entry: entry.into() }))
 }
 
 async fn remove(call: &mut DataCall, head: Head, body: Body) -> Result<Response, E2bError> {
     let path = call.message::<OfPath>(&head, body).await?.into_path()?;
-    let session = call.sandbox.session()?;
+    let session = call.session()?;
+    call.note.path(&path);
     match session.session.remove(&path).await {
         // Clients remove what may not be there.
         Ok(()) | Err(AgentError::NotFound(_)) => Ok(answer::message(&head, &Empty {})),

@@ -16,6 +16,7 @@ use crate::apis::e2b::data::messages::filesystem::{
 };
 use crate::apis::e2b::error::{E2bError, ErrorKind};
 use crate::apis::e2b::watchers::Watching;
+use crate::audit::Note;
 use crate::sessions::InUse;
 
 /// A stream of changes.
@@ -28,6 +29,15 @@ struct Changes {
     deadline: Option<Instant>,
     ready: VecDeque<Bytes>,
     has_ended: bool,
+    /// Its line in the audit log, which is written when the watch ends.
+    note: Note,
+}
+
+impl Drop for Changes {
+    /// The client ends a watch by going away.
+    fn drop(&mut self) {
+        self.note.answered("success");
+    }
 }
 
 /// Watches a folder for as long as the client reads the answer.
@@ -38,12 +48,15 @@ pub(super) async fn stream(
 ) -> Result<Response, E2bError> {
     let deadline = head.timeout.map(|timeout| Instant::now() + timeout);
     let watched = call.message::<WatchRequest>(&head, body).await?.into_watched()?;
-    let session = call.sandbox.session()?;
+    let session = call.session()?;
+    call.note.path(&watched.path);
     let watching = Watching::begin(&session.session, watched).await?;
     let first = answer::envelope(head.accepted, &filesystem::watching());
     let ready = VecDeque::from([first]);
     let keepalive = KeepAlive::new(call, &head);
-    let changes = Changes { head, session, watching, keepalive, deadline, ready, has_ended: false };
+    let note = std::mem::take(&mut call.note);
+    let has_ended = false;
+    let changes = Changes { head, session, watching, keepalive, deadline, ready, has_ended, note };
     let envelopes = futures_util::stream::unfold(changes, |mut changes| async move {
         let next = changes.next().await?;
         Some((Ok::<_, Infallible>(next), changes))
@@ -75,6 +88,7 @@ impl Changes {
             }
             Err(error) => {
                 self.has_ended = true;
+                self.note.answered(error.kind().connect_code());
                 answer::last(Some(&error))
             }
         })
@@ -88,7 +102,8 @@ pub(super) async fn create(
     body: Body,
 ) -> Result<Response, E2bError> {
     let watched = call.message::<WatchRequest>(&head, body).await?.into_watched()?;
-    let session = call.sandbox.session()?;
+    let session = call.session()?;
+    call.note.path(&watched.path);
     let watching = Watching::begin(&session.session, watched).await?;
     let pools = call.now.calls.pools();
     let watcher_id = call.sandbox.watchers.add(watching, &session.shared(), pools)?;
@@ -102,7 +117,7 @@ pub(super) async fn changes(
     body: Body,
 ) -> Result<Response, E2bError> {
     let id = call.message::<OfWatcher>(&head, body).await?.into_id()?;
-    let session = call.sandbox.session()?;
+    let session = call.session()?;
     let watcher = call.sandbox.watchers.find(&id).ok_or_else(|| no_watcher(&id))?;
     let mut watching = watcher.lock().await;
     let changes = watching.since_last(&session.session).await?.into_iter();

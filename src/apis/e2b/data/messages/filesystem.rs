@@ -220,7 +220,6 @@ impl From<Entry> for EntryInfo {
             name: entry.name,
             r#type,
             path: cleaned(&entry.path),
-            // The space that a folder's own list takes says nothing to a client.
             size: entry.size.to_string(),
             mode: entry.mode & 0o7777,
             permissions: permissions(is_folder, is_symlink, entry.mode),

@@ -61,21 +61,27 @@ async fn take_all(
 }
 
 /// Takes one part of the stream. A session is in use only while it does something for the client.
-async fn take(call: &DataCall, part: InputPart, process: &mut Option<u32>) -> Result<(), E2bError> {
+async fn take(
+    call: &mut DataCall,
+    part: InputPart,
+    process: &mut Option<u32>,
+) -> Result<(), E2bError> {
     match (part, *process) {
         (InputPart::KeepAlive, _) => Ok(()),
         (InputPart::Start(selected), None) => {
-            let session = call.sandbox.session()?;
+            let session = call.session()?;
             let pid = pid_of(&session.session, selected).await?;
             let processes = session.session.processes().await.map_err(E2bError::of_agent)?;
             if !processes.iter().any(|process| process.pid == pid) {
                 return Err(E2bError::of_agent(AgentError::NoProcess(pid)));
             }
+            call.note.process(pid);
             *process = Some(pid);
             Ok(())
         }
         (InputPart::Data(bytes), Some(pid)) => {
-            let session = call.sandbox.session()?;
+            let session = call.session()?;
+            call.note.input(&bytes);
             session.session.send_input(pid, bytes.into()).await.map_err(E2bError::of_agent)
         }
         (InputPart::Start(_), Some(_)) => {

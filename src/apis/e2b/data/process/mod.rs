@@ -11,7 +11,7 @@ use axum::routing::post;
 use futures_util::future::BoxFuture;
 use isolator_pool::pool::session::Session;
 
-use super::call::{self, DataCall, called};
+use super::call::{self, DataCall, Line, called};
 use super::connect::answer;
 use super::connect::head::{Head, Shape};
 use super::messages::Empty;
@@ -55,18 +55,28 @@ const START: Operation = called("/process.Process/Start", "e2b.start_process");
 /// The paths.
 pub(super) fn route(apis: &Apis, e2b: &E2b) -> Router {
     METHODS.iter().fold(Router::new(), |router, (method, operation)| {
-        let served = post(move |state, request| serve(*method, state, request));
+        let served = post(move |state, request| serve(*method, operation, state, request));
         router.route(operation.route, operation.observed(apis, served.with_state(e2b.clone())))
     })
 }
 
 /// Serves a call.
-async fn serve(method: Method, State(e2b): State<E2b>, request: Request) -> Response {
+async fn serve(
+    method: Method,
+    operation: &'static Operation,
+    State(e2b): State<E2b>,
+    request: Request,
+) -> Response {
+    let line = match method {
+        Method::List | Method::Update => Line::None,
+        Method::Start => Line::Own,
+        _ => Line::Of(operation),
+    };
     let shape = match method {
         Method::Start | Method::Connect | Method::StreamInput => Shape::Stream,
         _ => Shape::Unary,
     };
-    call::serve(&e2b, request, shape, |call, head, body| -> BoxFuture<'_, _> {
+    call::serve(&e2b, request, shape, line, |call, head, body| -> BoxFuture<'_, _> {
         match method {
             Method::List => Box::pin(list(call, head, body)),
             Method::Start => Box::pin(start(call, head, body)),
@@ -83,7 +93,7 @@ async fn serve(method: Method, State(e2b): State<E2b>, request: Request) -> Resp
 
 async fn list(call: &mut DataCall, head: Head, body: Body) -> Result<Response, E2bError> {
     let OfProcess { .. } = call.message(&head, body).await?;
-    let session = call.sandbox.session()?;
+    let session = call.session()?;
     let processes = session.session.processes().await.map_err(E2bError::of_agent)?;
     Ok(answer::message(&head, &ListResponse::new(processes)))
 }
@@ -96,14 +106,15 @@ async fn start(call: &mut DataCall, head: Head, body: Body) -> Result<Response, 
 
 async fn connect(call: &mut DataCall, head: Head, body: Body) -> Result<Response, E2bError> {
     let request: OfProcess = call.message(&head, body).await?;
-    let session = call.sandbox.session()?;
+    let session = call.session()?;
     let pid = pid_of(&session.session, request.selected()?).await?;
+    call.note.process(pid);
     output::attached(call, head, session, pid).await
 }
 
 async fn update(call: &mut DataCall, head: Head, body: Body) -> Result<Response, E2bError> {
     let (selected, size) = call.message::<UpdateRequest>(&head, body).await?.into_size()?;
-    let session = call.sandbox.session()?;
+    let session = call.session()?;
     let pid = pid_of(&session.session, selected).await?;
     session.session.resize(pid, size).await.map_err(E2bError::of_agent)?;
     Ok(answer::message(&head, &Empty {}))
@@ -111,24 +122,29 @@ async fn update(call: &mut DataCall, head: Head, body: Body) -> Result<Response,
 
 async fn send_input(call: &mut DataCall, head: Head, body: Body) -> Result<Response, E2bError> {
     let (selected, bytes) = call.message::<SendInputRequest>(&head, body).await?.into_input()?;
-    let session = call.sandbox.session()?;
+    let session = call.session()?;
     let pid = pid_of(&session.session, selected).await?;
+    call.note.process(pid);
+    call.note.input(&bytes);
     session.session.send_input(pid, bytes.into()).await.map_err(E2bError::of_agent)?;
     Ok(answer::message(&head, &Empty {}))
 }
 
 async fn send_signal(call: &mut DataCall, head: Head, body: Body) -> Result<Response, E2bError> {
     let (selected, signal) = call.message::<SendSignalRequest>(&head, body).await?.into_signal()?;
-    let session = call.sandbox.session()?;
+    let session = call.session()?;
     let pid = pid_of(&session.session, selected).await?;
+    call.note.process(pid);
+    call.note.signal(signal);
     session.session.signal(pid, signal).await.map_err(E2bError::of_agent)?;
     Ok(answer::message(&head, &Empty {}))
 }
 
 async fn close_stdin(call: &mut DataCall, head: Head, body: Body) -> Result<Response, E2bError> {
     let selected = call.message::<OfProcess>(&head, body).await?.selected()?;
-    let session = call.sandbox.session()?;
+    let session = call.session()?;
     let pid = pid_of(&session.session, selected).await?;
+    call.note.process(pid);
     session.session.close_input(pid).await.map_err(E2bError::of_agent)?;
     Ok(answer::message(&head, &Empty {}))
 }

@@ -38,7 +38,7 @@ struct Output {
     /// Envelopes that come before further events.
     ready: VecDeque<Bytes>,
     has_ended: bool,
-    /// The line of the start in the audit log, if the client has started the process.
+    /// Its line in the audit log, until the process or the stream ends.
     note: Option<Note>,
     /// Bytes that it has printed, on standard output or its terminal and on standard error.
     printed: [u64; 2],
@@ -63,7 +63,7 @@ pub(super) async fn started(
     let pools = call.now.calls.pools();
     deadlines.started(&session.shared(), attached.pid(), head.timeout, pools).await;
     let deadline = head.timeout.map(|timeout| asked + timeout);
-    let mut response = stream(call, head, session, attached, deadline, Some(note));
+    let mut response = stream(call, head, session, attached, deadline, note);
     set_outcome(&mut response, CallOutcome::Ran);
     Ok(response)
 }
@@ -81,7 +81,8 @@ pub(super) async fn attached(
 ) -> Result<Response, E2bError> {
     let deadline = head.timeout.map(|timeout| Instant::now() + timeout);
     let attached = session.session.attach(pid).await.map_err(E2bError::of_agent)?;
-    Ok(stream(call, head, session, attached, deadline, None))
+    let note = std::mem::take(&mut call.note);
+    Ok(stream(call, head, session, attached, deadline, note))
 }
 
 /// The error of a process that was not started. Clients expect that a program or folder which is missing is one of the argument.
@@ -101,7 +102,7 @@ fn stream(
     session: InUse,
     attached: Attached,
     deadline: Option<Instant>,
-    note: Option<Note>,
+    note: Note,
 ) -> Response {
     let first = answer::envelope(head.accepted, &process::started(attached.pid()));
     let output = Output {
@@ -113,7 +114,7 @@ fn stream(
         deadline,
         ready: VecDeque::from([first]),
         has_ended: false,
-        note,
+        note: Some(note),
         printed: [0; 2],
     };
     let envelopes = futures_util::stream::unfold(output, |mut output| async move {

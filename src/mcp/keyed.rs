@@ -1,0 +1,137 @@
+//! Calls with idempotency keys: a client that sends one again gets the answer of the first.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::request::Parts;
+use isolator_pool::pool::admission::Client;
+use rmcp::RoleServer;
+use rmcp::service::RequestContext;
+use serde_json::Value;
+
+use super::answers::{Answers, NoSuchTool};
+use super::render::{Answer, invalid};
+use super::server::SESSION_HEADER;
+use crate::audit::Note;
+use crate::calls::idempotency::{
+    Asked, KEY_HEADER, Key, KeyRefusal, Made, Once, REPEAT_GRACE, RequestDigest,
+};
+use crate::calls::{Again, Call, CallOutcome, ToolName};
+use crate::request::arguments::InvalidArgument;
+use crate::request::understand::given::Given;
+
+/// The key of a request's `_meta` with its idempotency key.
+const KEY: &str = "isolator/idempotencyKey";
+
+/// The field that is named when a key can't be used.
+const FIELD: &str = "_meta[\"isolator/idempotencyKey\"]";
+
+/// The status of repeated calls in the audit log.
+const REPEATED: &str = "repeated";
+
+/// The key that a call was given.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct CallKey {
+    key: Key,
+    /// How long the program goes on without a caller.
+    grace: Duration,
+}
+
+impl CallKey {
+    /// The key of a request, in its `_meta` or in a header.
+    ///
+    /// # Errors
+    ///
+    /// When it can't be used, or both are there and differ.
+    pub(super) fn of(
+        context: &RequestContext<RoleServer>,
+    ) -> Result<Option<Self>, InvalidArgument> {
+        let parts = context.extensions.get::<Parts>();
+        let in_header = parts.and_then(|parts| parts.headers.get(KEY_HEADER));
+        let in_meta = context.meta.get(KEY);
+        if in_header.is_none() && in_meta.is_none() {
+            return Ok(None);
+        }
+        let read = |field: &str, text: Option<&str>| match text.map(Key::read) {
+            Some(Ok(key)) => Ok(key),
+            Some(Err(error)) => Err(InvalidArgument::new(field, error.to_string())),
+            None => Err(InvalidArgument::new(field, "must be a text")),
+        };
+        let in_header = in_header.map(|key| read("Idempotency-Key", key.to_str().ok()));
+        let in_meta = in_meta.map(|key| read(FIELD, key.as_str()));
+        let key = match (in_header.transpose()?, in_meta.transpose()?) {
+            (Some(one), Some(other)) if one != other => {
+                let message =
+                    "is another key than that of the header Idempotency-Key: give one of them";
+                return Err(InvalidArgument::new(FIELD, message));
+            }
+            (one, other) => one.or(other),
+        };
+        // A call over a session of the protocol has gone on for as long already when it is cancelled, and a host on
+        // standard input means it.
+        let is_of_session = parts.is_none_or(|parts| parts.headers.contains_key(SESSION_HEADER));
+        let grace = if is_of_session { Duration::ZERO } else { REPEAT_GRACE };
+        Ok(key.map(|key| Self { key, grace }))
+    }
+}
+
+/// The answer to a call with a key that can't be used, whose line in the audit log is `note`.
+pub(super) fn unusable(tool: &str, error: &InvalidArgument, mut note: Note) -> Answer {
+    let tool = ToolName::named(tool).unwrap_or(ToolName::ExecuteCode);
+    let answer = invalid(tool, error).with_outcome(CallOutcome::NotRun(Again::Never));
+    note.answered(answer.status);
+    answer
+}
+
+impl Answers {
+    /// Answers a call with a key as [`answer`](Self::answer) does if it is the first with it, and else with the answer of the first.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such tool.
+    pub(super) async fn answer_once(
+        &self,
+        key: CallKey,
+        name: &str,
+        arguments: Given,
+        call: Call,
+        waits: bool,
+        options: Option<Value>,
+    ) -> Result<Answer, NoSuchTool> {
+        // Only calls of commands have some.
+        let own = options.as_ref().map(Value::to_string).unwrap_or_default();
+        let digest = RequestDigest::begin("tools/call", &[name, &own]).json(&arguments);
+        let client = call.client.clone();
+        let asked = Asked { client: client.clone(), key: key.key, digest };
+        let (answers, tool) = (self.clone(), name.to_owned());
+        let run = async move {
+            let answer = answers.answer(&tool, arguments, call, waits, options).await;
+            let outcome =
+                answer.as_ref().map_or(CallOutcome::NotRun(Again::Never), |it| it.outcome);
+            let weight = answer.as_ref().map_or(0, |answer| answer.weight);
+            Made { answer, weight, outcome }
+        };
+        let once = self.calls().idempotency().once(asked, key.grace, Box::pin(run)).await;
+        let (answer, is_repeated) = match once {
+            Ok(Once { answer, is_repeated }) => ((*answer).clone()?, is_repeated),
+            Err(refusal) => return Ok(self.refuse(refusal, name, &client)),
+        };
+        let answer = Arc::unwrap_or_clone(answer);
+        if !is_repeated {
+            return Ok(answer);
+        }
+        self.begin_note(&client, name).answered(REPEATED);
+        // The trace of the first call has its receipt.
+        Ok(Answer { receipt: None, ..answer })
+    }
+
+    fn refuse(&self, refusal: KeyRefusal, name: &str, client: &Client) -> Answer {
+        let mut note = self.begin_note(client, name);
+        if refusal == KeyRefusal::OtherRequest {
+            return unusable(name, &InvalidArgument::new(FIELD, refusal.to_string()), note);
+        }
+        let answer = Answer::failure(refusal.to_string(), "error");
+        note.answered(answer.status);
+        answer.with_outcome(refusal.outcome())
+    }
+}

@@ -1,0 +1,191 @@
+"""What happens to calls when a node of a cluster is restarted, drained, killed or unplugged, and when HAProxy is loaded again: no
+program is lost, no cell runs twice, and sessions say why they ended."""
+
+import json
+import signal
+import threading
+import time
+from contextlib import contextmanager
+
+import pytest
+from cluster import cluster, wait_until
+from cluster_clients import Client, E2b, client, load
+from test_cluster import COUNT, SLOW_COUNT, close, is_gone, node_of, sessions, value
+
+pytestmark = [pytest.mark.any_engine, pytest.mark.alone]
+
+# From the moment a node is lost until no new call goes to it.
+OUT_WITHIN_S = 1.5
+
+# How long a call on a node that has vanished may take: three seconds until TCP knows, and another run.
+SLOWEST_S = 8
+
+# How many calls are made while the nodes are restarted.
+CALLS = 1000
+
+# A program that takes a moment, so that some always run.
+BRIEF = "import time; time.sleep(0.05); print(%d)"
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory):
+    """Three nodes and HAProxy, for all tests."""
+    with cluster(tmp_path_factory.mktemp("cluster")) as nodes:
+        yield nodes
+
+
+@pytest.fixture(autouse=True)
+def all_serve(nodes):
+    """Whatever a test does to the nodes, all of them serve when the next one begins."""
+    nodes.wait_until_all_serve()
+
+
+class Counted:
+    """A session whose cells count themselves all the time. It must answer each with the next number."""
+
+    def __init__(self, nodes, handle, code=COUNT):
+        self.caller, self.handle, self.code = Client(nodes.place, nodes.token), handle, code
+        self.cells, self.wrong = 0, []
+        self._ends = threading.Event()
+        self.thread = threading.Thread(target=self._work, daemon=True)
+        self.thread.start()
+
+    def _work(self):
+        while not self._ends.is_set():
+            answer = self.caller.cell(self.handle, self.code)
+            self.cells += 1
+            if answer.status != 200 or answer.result["isError"] or answer.data["result"] != str(self.cells):
+                self.wrong.append((answer.status, answer.outcome, answer.body[:300]))
+                return
+
+    def end(self):
+        self._ends.set()
+        self.thread.join()
+        self.caller.close()
+        assert self.wrong == [] and self.cells > 0, (self.cells, self.wrong)
+
+
+@contextmanager
+def counted(nodes, found, code=COUNT):
+    """Sessions that count their cells meanwhile, and none of which may be repeated or lost."""
+    running = [Counted(nodes, handle, code) for handle in found]
+    try:
+        yield running
+    finally:
+        for one in running:
+            one.end()
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_a_reload_of_the_balancer_loses_no_call_and_no_session(nodes, old):
+    with client(nodes) as caller:
+        found = sessions(nodes, caller)
+        with load(nodes, ways=["MCP"] if old else ["MCP", "SandboxFusion", "Piston"], old=old) as calls, counted(nodes, found.values()):
+            for _ in range(3):
+                before = calls.done()
+                nodes.haproxy.reload()
+                wait_until(lambda before=before: calls.done() > before + 50, 30, "calls after a reload")
+        close(caller, found)
+
+
+def lose(nodes, node, how):
+    """Loses a node. Returns how long the balancer has gone on using it."""
+    began = time.monotonic()
+    getattr(node, how)()
+    wait_until(lambda: nodes.haproxy.states()[node.name].startswith("DOWN"), 10, "it is out of the rotation")
+    return time.monotonic() - began
+
+
+@pytest.mark.parametrize("how", ["kill", "unplug"])
+def test_a_lost_node_costs_no_program_and_its_sessions_say_that_it_is_lost(nodes, how):
+    node = nodes.nodes[1]
+    with client(nodes) as caller:
+        found = sessions(nodes, caller)
+        e2b = E2b(nodes)
+        sandboxes = {}
+        while node.name not in sandboxes:
+            handle, token = e2b.create()
+            sandboxes[node_of(handle)] = (handle, token)
+        answers = []
+
+        def cell():
+            with client(nodes) as other:
+                answers.append(other.cell(found[node.name], SLOW_COUNT))
+
+        with load(nodes, code=BRIEF) as calls, counted(nodes, [handle for name, handle in found.items() if name != node.name]):
+            wait_until(lambda: calls.done() > 50, 30, "calls before it")
+            during = threading.Thread(target=cell)
+            during.start()
+            time.sleep(0.3)
+            out = lose(nodes, node, how)
+            # A cell that ran, and one that comes later.
+            during.join()
+            is_gone(answers[0], node.name)
+            is_gone(caller.cell(found[node.name], "1"), node.name)
+            text, answer = e2b.execute(*sandboxes[node.name], "1")
+            assert text is None and answer.status == 502 and node.name in answer.json["message"], answer.body
+            before = calls.done()
+            wait_until(lambda: calls.done() > before + 100, 30, "calls after it")
+        assert out < OUT_WITHIN_S and calls.slowest() < SLOWEST_S, (out, calls.slowest())
+        if how == "kill":
+            node.start()
+            nodes.wait_until_all_serve()
+            # It is another server with the same name.
+            is_gone(caller.cell(found[node.name], "1"), node.name)
+        else:
+            node.plug()
+            nodes.wait_until_all_serve()
+            # The session has been there all the time.
+            assert node_of(found[node.name]) == caller.cell(found[node.name], "1").node
+        close(caller, found)
+        for handle, _ in sandboxes.values():
+            e2b.kill(handle)
+
+
+def test_cells_whose_connections_break_run_once(nodes):
+    with client(nodes) as caller:
+        found = sessions(nodes, caller)
+        with load(nodes, ways=["MCP", "SandboxFusion"], code=BRIEF), counted(nodes, found.values()) as running:
+            for number in range(12):
+                before = sum(one.cells for one in running)
+                nodes.haproxy.cut(nodes.nodes[number % 3])
+                wait_until(lambda before=before: sum(one.cells for one in running) > before + 10, 30, "cells after it")
+        # And one of each kind that takes a while.
+        for name, handle in found.items():
+            caller.cell(handle, "import os; os.remove('count')")
+            answers = []
+
+            def cell(handle=handle, answers=answers):
+                with client(nodes) as other:
+                    answers.append(other.cell(handle, SLOW_COUNT))
+                    answers.append(other.call("run_command", session=handle, command="sleep 1; echo x >> commands; wc -l < commands"))
+
+            during = threading.Thread(target=cell)
+            during.start()
+            for _ in range(2):
+                time.sleep(0.5)
+                nodes.haproxy.cut(nodes.node(name))
+                time.sleep(0.5)
+            during.join()
+            assert value(answers[0]) == "1" and answers[0].node == name
+            assert answers[1].data["stdout"] == "1\n", answers[1].data
+        close(caller, found)
+
+
+def test_a_key_of_a_client_holds_through_the_balancer(nodes):
+    with client(nodes) as caller:
+        found = sessions(nodes, caller)
+        for name, handle in found.items():
+            key = {"idempotency_key": "mine"}
+            first, again = [caller.cell(handle, COUNT, key) for _ in range(2)]
+            assert (value(first), value(again), again.node) == ("1", "1", name)
+            assert value(caller.cell(handle, COUNT)) == "2"
+            # The same key with other code is a mistake.
+            other = caller.cell(handle, "3", key)
+            assert other.status == 422 or other.result["isError"], other.body
+            # To another client it means nothing, and neither does the handle.
+            stranger = Client(nodes.place, nodes.other_token)
+            assert stranger.cell(handle, COUNT, key).result["isError"]
+            stranger.close()
+            assert value(caller.cell(handle, COUNT)) == "3"
+        close(caller, found)
