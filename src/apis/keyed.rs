@@ -10,7 +10,7 @@ use isolator_pool::pool::admission::Client;
 use super::Protocol;
 use super::access::Caller;
 use super::operation::{HowServed, Operation};
-use super::programs::gone;
+use super::unserved::gone;
 use crate::calls::idempotency::{
     Asked, Claim, KEY_HEADER, Key, KeyRefusal, Made, Once, REPEAT_GRACE, RequestDigest,
 };

@@ -1,13 +1,12 @@
 //! Programs of the APIs for computing rewards: each request is a job with a sandbox of its own, and its client compares all that
 //! the program prints, so nothing of that is cut.
 
-mod unserved;
-
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::StatusCode;
+use axum::http::header::RETRY_AFTER;
 use axum::http::request::Parts;
 use axum::response::Response;
 use isolator_pool::pool::admission::Client;
@@ -19,6 +18,7 @@ use serde::de::DeserializeOwned;
 use super::access::Caller as Sender;
 use super::keyed::{Keyed, key_of};
 use super::operation::{HowServed, Operation};
+use super::unserved::{Unread, Unserved, gone, unserved};
 use super::{Apis, Protocol, body};
 use crate::calls::served::Ran;
 use crate::calls::{Again, CallError, CallOutcome, Job, Served, Serving};
@@ -31,10 +31,6 @@ use crate::result::context::{ArgumentNames, Caller};
 use crate::result::explain;
 use crate::result::units::text;
 use crate::web::{Refused, set_outcome};
-
-use self::unserved::not_run;
-use self::unserved::retry_after;
-pub(super) use self::unserved::{Unserved, gone, unserved};
 
 /// Most bytes of a request.
 pub(super) const MAX_BODY: usize = 32 << 20;
@@ -214,8 +210,9 @@ impl ProgramsApi {
             Unserved::Invalid(error) => (self.invalid)(&error),
             Unserved::Failed(message, _) => (self.broken)(&message),
             Unserved::Busy(message, seconds, _) => {
-                let response = self.protocol.error(StatusCode::GATEWAY_TIMEOUT, &message);
-                retry_after(response, seconds)
+                let mut response = self.protocol.error(StatusCode::GATEWAY_TIMEOUT, &message);
+                response.headers_mut().insert(RETRY_AFTER, seconds.into());
+                response
             }
             Unserved::Gone => gone(self.protocol),
         };
@@ -282,22 +279,10 @@ pub(super) async fn run_for_server(
     }
 }
 
-/// Why a request was not read.
-pub(super) enum Unread {
-    Refused(Refused),
-    Invalid(InvalidArgument),
-}
-
-impl From<Refused> for Unread {
-    fn from(refused: Refused) -> Self {
-        Self::Refused(refused)
-    }
-}
-
-impl From<InvalidArgument> for Unread {
-    fn from(error: InvalidArgument) -> Self {
-        Self::Invalid(error)
-    }
+/// The failure of a program that was not run, although nothing is known against it.
+fn not_run() -> Unserved {
+    let outcome = CallOutcome::NotRun(Again::Never);
+    Unserved::Failed("the program was not run".to_owned(), outcome)
 }
 
 /// The job of a program.

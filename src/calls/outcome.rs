@@ -173,9 +173,10 @@ fn of_session(error: &SessionError) -> CallOutcome {
 fn of_agent(error: &AgentError) -> CallOutcome {
     match error {
         AgentError::Session(error) => of_session(error),
-        AgentError::Lost(_) | AgentError::Overrun | AgentError::InputNotRead(_) => {
-            CallOutcome::Unknown
-        }
+        AgentError::Lost(_)
+        | AgentError::Overrun
+        | AgentError::InputNotRead(_)
+        | AgentError::ListLate => CallOutcome::Unknown,
         AgentError::TooMany(_) => CallOutcome::NotRun(Again::AfterOwn(1)),
         _ => CallOutcome::NotRun(Again::Never),
     }

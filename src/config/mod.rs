@@ -39,7 +39,7 @@ pub use language::{Checker, CommandPart, Hint, Language, SyntaxCheck, Verdicts, 
 pub use load::{ConfigError, FILE_NAME, NamedBy, user_directory};
 pub use node::NodeConfig;
 pub use operators::{AdminConfig, AuditConfig, LogConfig, LogLevel, OnFullDisk};
-pub use packages::{OnDemandConfig, PackagesConfig, SetConfig, ToolsConfig};
+pub use packages::{OnDemandConfig, PackagesConfig, SetConfig, StoreConfig, ToolsConfig};
 pub use pool::PoolsConfig;
 pub use requests::{RequestLimits, RequestsConfig, ResultsConfig};
 pub use root::{Config, Settings, schema};

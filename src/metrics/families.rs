@@ -345,7 +345,7 @@ fn of_results(families: &mut Families<'_>, sources: &Sources) -> fmt::Result {
     let held = &sources.held;
     families.gauges(
         "isolator_results_held",
-        "Results and long runs that clients can read later.",
+        "Results and long runs that clients can read later, and answers to calls with idempotency keys.",
         held.iter().map(|held| ([("kind", held.kind)], held.count)),
     )?;
     families.gauges(

@@ -365,8 +365,10 @@ fn kind_of_agent(error: &AgentError) -> ErrorKind {
         }
         AgentError::NoSpace(_) => ErrorKind::NoSpace,
         AgentError::Denied(_) => ErrorKind::Denied,
-        AgentError::TooMany(_) | AgentError::Overrun => ErrorKind::Exhausted,
-        AgentError::InputNotRead(_) => ErrorKind::TimedOut,
+        AgentError::TooMany(_) | AgentError::Overrun | AgentError::NoRoomForList => {
+            ErrorKind::Exhausted
+        }
+        AgentError::InputNotRead(_) | AgentError::ListLate => ErrorKind::TimedOut,
         AgentError::Lost(_) => ErrorKind::Internal,
         AgentError::Session(error) => kind_of_session(error),
     }

@@ -15,7 +15,8 @@ use super::{
 };
 use crate::apis::access::Caller;
 use crate::apis::operation::Operation;
-use crate::apis::programs::{Ended, MARGIN, Program, Received, Unserved};
+use crate::apis::programs::{Ended, MARGIN, Program, Received};
+use crate::apis::unserved::Unserved;
 use crate::apis::{Apis, Protocol, answer, keyed};
 use crate::calls::Serving;
 use crate::config::Config;

@@ -218,7 +218,7 @@ impl Http {
         let router = protocol(server, guard, rules.clone(), ending.stop.clone())
             .merge(apis::route(&apis))
             .fallback(async move |request: Request| {
-                apis::nothing_here(&apis, &request, NOTHING_HERE)
+                apis::nothing_here(&apis, request, NOTHING_HERE).await
             })
             .layer(cors::layer(rules.clone()))
             .layer(from_fn_with_state(rules, cors::refuse_others));

@@ -3,12 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Router;
 use axum::body::{Body, Bytes};
-use axum::extract::Request;
+use axum::extract::{Request, State};
 use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
 use axum::response::Response;
+use axum::routing::post;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use futures_util::future::BoxFuture;
@@ -19,6 +21,7 @@ use super::connect::MAX_MESSAGE;
 use super::connect::answer;
 use super::connect::envelope::{self, PREFIX};
 use super::connect::head::{Head, Shape};
+use crate::apis::Apis;
 use crate::apis::access::Caller;
 use crate::apis::e2b::E2b;
 use crate::apis::e2b::error::{E2bError, ErrorKind};
@@ -36,6 +39,22 @@ const USER: &str = "user";
 /// The operation of a method of a service.
 pub(super) const fn called(route: &'static str, name: &'static str) -> Operation {
     Operation { method: "POST", route, name }
+}
+
+/// The paths of a service, with its methods and the function that serves each.
+pub(super) fn route<Method: Copy + Send + Sync + 'static, Served>(
+    apis: &Apis,
+    e2b: &E2b,
+    methods: &'static [(Method, Operation)],
+    serve: impl Fn(Method, &'static Operation, E2b, Request) -> Served + Copy + Send + Sync + 'static,
+) -> Router
+where
+    Served: Future<Output = Response> + Send + 'static,
+{
+    methods.iter().fold(Router::new(), |router, (method, operation)| {
+        let served = post(move |State(e2b), request| serve(*method, operation, e2b, request));
+        router.route(operation.route, operation.observed(apis, served.with_state(e2b.clone())))
+    })
 }
 
 /// A request to a sandbox that was let in.

@@ -5,9 +5,8 @@ mod output;
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use axum::response::Response;
-use axum::routing::post;
 use futures_util::future::BoxFuture;
 use isolator_pool::pool::session::Session;
 
@@ -57,17 +56,14 @@ const SEND_INPUT: Operation = called("/process.Process/SendInput", "e2b.send_inp
 
 /// The paths.
 pub(super) fn route(apis: &Apis, e2b: &E2b) -> Router {
-    METHODS.iter().fold(Router::new(), |router, (method, operation)| {
-        let served = post(move |state, request| serve(*method, operation, state, request));
-        router.route(operation.route, operation.observed(apis, served.with_state(e2b.clone())))
-    })
+    call::route(apis, e2b, &METHODS, serve)
 }
 
 /// Serves a call.
 async fn serve(
     method: Method,
     operation: &'static Operation,
-    State(e2b): State<E2b>,
+    e2b: E2b,
     request: Request,
 ) -> Response {
     let line = match method {
@@ -97,7 +93,9 @@ async fn serve(
 async fn list(call: &mut DataCall, head: Head, body: Body) -> Result<Response, E2bError> {
     let OfProcess { .. } = call.message(&head, body).await?;
     let session = call.session()?;
-    let processes = session.session.processes().await.map_err(E2bError::of_agent)?;
+    let share = &mut call.caller.share;
+    let listed = session.session.processes_within(&mut |bytes| share.grow(bytes)).await;
+    let processes = listed.map_err(E2bError::of_agent)?;
     Ok(answer::message(&head, &ListResponse::new(processes)))
 }
 

@@ -1,7 +1,6 @@
-//! Why a program of an API has no end: in words for the client, and whether it has run.
+//! Why a request of an API for computing rewards has no result.
 
 use axum::http::StatusCode;
-use axum::http::header::RETRY_AFTER;
 use axum::response::Response;
 use isolator_pool::error_chain::error_chain;
 use isolator_pool::pool::CheckoutError;
@@ -9,14 +8,15 @@ use isolator_pool::pool::pools::ExecuteError;
 use isolator_pool::pool::session::SessionError;
 use isolator_pool::run::RunError;
 
-use crate::apis::Protocol;
+use super::Protocol;
 use crate::calls::{Again, CallError, CallOutcome};
 use crate::request::arguments::InvalidArgument;
 use crate::result::context::ArgumentNames;
 use crate::sessions::OpenFailure;
+use crate::web::Refused;
 
 /// Why a program has no end.
-pub(in crate::apis) enum Unserved {
+pub(super) enum Unserved {
     /// A field can't be used.
     Invalid(InvalidArgument),
     /// There is no room for it at this moment, for the reason; it may be served after this many seconds.
@@ -29,17 +29,17 @@ pub(in crate::apis) enum Unserved {
 
 impl Unserved {
     /// Nothing has run, for the reason; it may be served a second later.
-    pub(in crate::apis) fn busy(reason: impl Into<String>) -> Self {
+    pub(super) fn busy(reason: impl Into<String>) -> Self {
         Self::Busy(reason.into(), 1, CallOutcome::NotRun(Again::Later(1)))
     }
 
     /// It took too long, and may have run.
-    pub(in crate::apis) fn late(reason: &str) -> Self {
+    pub(super) fn late(reason: &str) -> Self {
         Self::Busy(reason.to_owned(), 1, CallOutcome::Unknown)
     }
 
     /// Whether it has run.
-    pub(in crate::apis) const fn outcome(&self) -> CallOutcome {
+    pub(super) const fn outcome(&self) -> CallOutcome {
         match self {
             Self::Invalid(_) => CallOutcome::NotRun(Again::Never),
             Self::Busy(.., outcome) | Self::Failed(_, outcome) => *outcome,
@@ -48,7 +48,7 @@ impl Unserved {
     }
 
     /// The same when a part of it has run.
-    pub(in crate::apis) fn after_a_part(self) -> Self {
+    pub(super) fn after_a_part(self) -> Self {
         match self {
             Self::Busy(reason, seconds, _) => Self::Busy(reason, seconds, CallOutcome::Unknown),
             Self::Failed(reason, _) => Self::Failed(reason, CallOutcome::Unknown),
@@ -63,8 +63,26 @@ impl From<InvalidArgument> for Unserved {
     }
 }
 
+/// Why a request was not read.
+pub(super) enum Unread {
+    Refused(Refused),
+    Invalid(InvalidArgument),
+}
+
+impl From<Refused> for Unread {
+    fn from(refused: Refused) -> Self {
+        Self::Refused(refused)
+    }
+}
+
+impl From<InvalidArgument> for Unread {
+    fn from(error: InvalidArgument) -> Self {
+        Self::Invalid(error)
+    }
+}
+
 /// Why a call of an API was not served, in its words.
-pub(in crate::apis) fn unserved(error: CallError, names: &ArgumentNames) -> Unserved {
+pub(super) fn unserved(error: CallError, names: &ArgumentNames) -> Unserved {
     let (chain, outcome) = (names.advise(&error_chain(&error)), error.outcome());
     match error {
         CallError::Invalid(error) => Unserved::Invalid(InvalidArgument::new(
@@ -102,20 +120,8 @@ pub(in crate::apis) fn unserved(error: CallError, names: &ArgumentNames) -> Unse
     }
 }
 
-/// Tells the client when to try again.
-pub(in crate::apis) fn retry_after(mut response: Response, seconds: u64) -> Response {
-    response.headers_mut().insert(RETRY_AFTER, seconds.into());
-    response
-}
-
 /// The answer to a client that is most likely gone.
-pub(in crate::apis) fn gone(protocol: Protocol) -> Response {
+pub(super) fn gone(protocol: Protocol) -> Response {
     let message = "the connection was closed before the program ended, so it was ended, too";
     protocol.error(StatusCode::REQUEST_TIMEOUT, message)
-}
-
-/// The failure of a program that was not run, although nothing is known against it.
-pub(super) fn not_run() -> Unserved {
-    let outcome = CallOutcome::NotRun(Again::Never);
-    Unserved::Failed("the program was not run".to_owned(), outcome)
 }
