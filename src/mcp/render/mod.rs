@@ -104,7 +104,11 @@ impl Renderer<'_> {
             CallError::SessionGone(gone) | CallError::SessionEnded(gone) => {
                 return session::gone(gone);
             }
-            CallError::Lost(lost) => return session::lost(lost),
+            CallError::Lost(lost) => {
+                let has_journals = self.calls.config().sessions.journals.server.is_some();
+                // A replay has just been asked for, and there is no journal.
+                return session::lost(lost, has_journals && tool != ToolName::OpenSession);
+            }
             CallError::NoAudit(why) => (*why).to_owned(),
             CallError::TooMuchAtOnce { .. } => {
                 format!("Sandbox error: {error}\n\nThe program did not run. Try again in a moment.")

@@ -79,12 +79,18 @@ pub(super) fn gone(gone: &Gone) -> Answer {
     }))
 }
 
-/// The answer when a session or run is on another node, or was on this one before it was started again.
-pub(super) fn lost(lost: &LostHandle) -> Answer {
+/// The answer when a session or run is on another node, or was on this one before it was started again. `can_replay` says whether
+/// all nodes have its journal.
+pub(super) fn lost(lost: &LostHandle, can_replay: bool) -> Answer {
     let thing = lost.thing().word();
     let way_back = match lost.thing() {
-        Thing::Run => "Run the program again.",
-        _ => "Open another one with open_session, and run in it what you need.",
+        Thing::Run => "Run the program again.".to_owned(),
+        _ if can_replay => format!(
+            "To go on from where it was, call open_session with its language and replay {:?}: what it ran is run again. Or open a \
+             new one.",
+            lost.handle()
+        ),
+        _ => "Open another one with open_session, and run in it what you need.".to_owned(),
     };
     let why = lost.to_string();
     let text = format!("The {thing} is gone: {why}.\n\n{way_back}");
