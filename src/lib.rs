@@ -46,6 +46,7 @@ mod mcp;
 mod metrics;
 mod node;
 mod nodes_key;
+mod notice;
 mod packages;
 mod pattern;
 pub mod policy;

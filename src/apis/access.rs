@@ -1,15 +1,19 @@
 //! Admission of requests to the APIs: their client, the name by which they call this machine, and the memory that a request and its
 //! answer can take. The rules are those of MCP.
 
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
-use axum::http::header::HOST;
+use axum::http::header::{HOST, ORIGIN};
 use axum::http::request::Parts;
 use axum::http::uri::Authority;
 use axum::response::Response;
-use hyper::body::Body as _;
+use hyper::body::{Body as _, Frame};
 use isolator_pool::pool::admission::Client;
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
@@ -47,7 +51,19 @@ pub(crate) struct Caller {
     /// The bytes of the request, and then those of its answer.
     pub(crate) share: Share,
     side: Side,
+    gate: Gate,
     answer: TaskTrackerToken,
+}
+
+/// How often the token of a client is looked for whose answer is still being sent.
+const CHECK_EVERY: Duration = Duration::from_secs(3);
+
+/// A stream that breaks off when its client is not known anymore.
+struct WhileKnown {
+    body: Body,
+    gate: Gate,
+    client: Client,
+    next_check: Interval,
 }
 
 impl Gate {
@@ -107,7 +123,16 @@ impl Gate {
             None => {
                 let is_open =
                     peer.is_some_and(|Peer(at)| open_to.iter().any(|network| network.has(at.ip())));
-                if is_open { Ok(Peer::client(peer)) } else { Err(Refused::NoToken) }
+                if !is_open {
+                    return Err(Refused::NoToken);
+                }
+                // Local pages are those of the machine on which the browser runs.
+                let is_here = peer.is_some_and(|Peer(at)| at.ip().to_canonical().is_loopback());
+                let mut pages = head.headers.get_all(ORIGIN).iter();
+                if !is_here && pages.any(|origin| !rules.origins.allow_listed(origin)) {
+                    return Err(Refused::Origin);
+                }
+                Ok(Peer::client(peer))
             }
         }
     }
@@ -125,7 +150,7 @@ impl Gate {
     pub(crate) fn let_in(&self, head: &Parts, client: Client) -> Caller {
         let side = head.extensions.get::<Side>().cloned().unwrap_or_default();
         let share = self.bodies.share(&client);
-        Caller { client, share, side, answer: self.answers.token() }
+        Caller { client, share, side, gate: self.clone(), answer: self.answers.token() }
     }
 }
 
@@ -159,12 +184,101 @@ impl Caller {
         }
     }
 
+    /// The caller of a task that goes on when this one is gone. It has the bytes of the request from now on.
+    pub(crate) fn for_task(&mut self) -> Self {
+        let Self { client, gate, answer, .. } = &*self;
+        let (client, gate, answer) = (client.clone(), gate.clone(), answer.clone());
+        Self { client, share: self.share.take(), side: Side::default(), gate, answer }
+    }
+
     /// The answer to the client. Until it has read it, the bytes of the answer are counted as the client's.
     pub(crate) fn answer(mut self, response: Response) -> Response {
         // The request has been served. Of a stream the size is not known before.
         let size = response.body().size_hint().exact().unwrap_or_default();
         self.share.replace(usize::try_from(size).unwrap_or(usize::MAX));
-        let Self { share, answer, .. } = self;
-        response.map(|body| Body::new(Weighed::new(body, share, Some(answer))))
+        let Self { client, share, gate, answer, .. } = self;
+        let is_stream = response.body().size_hint().exact().is_none();
+        response.map(|body| {
+            let body = match &client {
+                Client::Token(_) if is_stream => Body::new(WhileKnown::new(body, gate, client)),
+                _ => body,
+            };
+            Body::new(Weighed::new(body, share, Some(answer)))
+        })
+    }
+
+    /// Whether the client would still be let in.
+    pub(crate) fn is_known(&self) -> bool {
+        self.gate.still_knows(&self.client)
+    }
+}
+
+impl WhileKnown {
+    fn new(body: Body, gate: Gate, client: Client) -> Self {
+        let mut next_check = interval_at(Instant::now() + CHECK_EVERY, CHECK_EVERY);
+        next_check.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Self { body, gate, client, next_check }
+    }
+}
+
+impl hyper::body::Body for WhileKnown {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        while self.next_check.poll_tick(context).is_ready() {
+            if !self.gate.still_knows(&self.client) {
+                let message = "the client has no valid token anymore";
+                return Poll::Ready(Some(Err(axum::Error::new(io::Error::other(message)))));
+            }
+        }
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{IpAddr, Ipv4Addr};
+
+    use axum::http::Request;
+
+    use super::*;
+    use crate::config::HttpConfig;
+    use crate::web::{Token, TokenForm};
+
+    fn head(from: [u8; 4], origin: Option<&str>) -> Parts {
+        let mut request = Request::builder().header(HOST, "localhost");
+        if let Some(origin) = origin {
+            request = request.header(ORIGIN, origin);
+        }
+        let peer = Peer((Ipv4Addr::from(from), 1).into());
+        request.extension(peer).body(()).unwrap().into_parts().0
+    }
+
+    #[test]
+    fn a_page_on_another_machine_needs_a_token_or_an_entry_in_the_configuration() {
+        let folder = tempfile::tempdir().unwrap();
+        let tokens = folder.path().join("tokens");
+        let (token, _) = Token::new("one", None, TokenForm::Isolator).unwrap();
+        std::fs::write(&tokens, token.to_string()).unwrap();
+        let settings = HttpConfig {
+            tokens: Some(tokens),
+            allowed_origins: vec!["https://agent.example:443".to_owned()],
+            ..HttpConfig::default()
+        };
+        let rules = Rules::new(&settings, IpAddr::V4(Ipv4Addr::UNSPECIFIED)).unwrap();
+        let (answers, draining) = (TaskTracker::new(), CancellationToken::new());
+        let gate = Gate::new(Current::new(rules), Budget::new(1, 1), answers, draining);
+        let open_to = ["10.0.0.0/8".parse().unwrap(), "127.0.0.1".parse().unwrap()];
+        let client = |from, origin| gate.client(&head(from, origin), &open_to).map(drop);
+        let (here, there) = ([127, 0, 0, 1], [10, 0, 0, 1]);
+        assert_eq!(client(there, None), Ok(()));
+        assert_eq!(client(there, Some("https://agent.example")), Ok(()));
+        assert_eq!(client(here, Some("http://localhost:3000")), Ok(()));
+        assert_eq!(client(there, Some("http://localhost:3000")), Err(Refused::Origin));
+        assert_eq!(client([192, 0, 2, 1], None), Err(Refused::NoToken));
     }
 }

@@ -6,10 +6,13 @@
 pub(crate) mod access;
 mod body;
 mod e2b;
+mod forms;
+mod keyed;
 pub(crate) mod operation;
 mod piston;
 mod programs;
 mod sandbox_fusion;
+mod unserved;
 
 use std::sync::Arc;
 
@@ -18,6 +21,7 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
+use axum::http::request::Parts;
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse as _, Response};
 use serde::Serialize;
@@ -26,7 +30,7 @@ use serde_json::json;
 use self::access::Gate;
 use crate::calls::Serving;
 use crate::config::Config;
-use crate::web::{Refused, discard_rest, set_outcome};
+use crate::web::{Refused, discard, discard_rest, set_outcome};
 
 /// The APIs of a listener; cheap to clone.
 #[derive(Clone)]
@@ -183,22 +187,30 @@ pub(crate) fn answer(status: StatusCode, body: &impl Serialize) -> Response {
 /// The paths of all APIs. One that is off answers how to turn it on.
 pub(crate) fn route(apis: &Apis) -> Router {
     let all = e2b::route(apis).merge(sandbox_fusion::route(apis)).merge(piston::route(apis));
-    all.route_layer(from_fn_with_state(apis.clone(), if_on)).route_layer(from_fn(discard_rest))
+    // A method that a path does not have is refused, too.
+    all.route_layer(from_fn_with_state(apis.clone(), if_on)).layer(from_fn(discard_rest))
 }
 
 /// The answer to a path that no interface has. `others` says what there is besides the APIs.
-pub(crate) fn nothing_here(apis: &Apis, request: &Request, others: &'static str) -> Response {
+pub(crate) async fn nothing_here(apis: &Apis, request: Request, others: &'static str) -> Response {
+    let (parts, mut body) = request.into_parts();
+    let answer = refusal_of_path(apis, &parts, others);
+    discard(&mut body).await;
+    answer
+}
+
+fn refusal_of_path(apis: &Apis, request: &Parts, others: &'static str) -> Response {
     let now = apis.now();
     // Programs behind the ports of sandboxes have paths of their own.
     if let Some(answer) = e2b::nothing_at_host(&now, request) {
         return answer;
     }
-    let Some(protocol) = Protocol::of_path(request.uri().path()) else {
+    let Some(protocol) = Protocol::of_path(request.uri.path()) else {
         return (StatusCode::NOT_FOUND, others).into_response();
     };
     off(protocol, &now.setup.config).unwrap_or_else(|| match protocol {
         Protocol::E2b => e2b::nothing_here(request),
-        Protocol::Piston => piston::nothing_here(request.uri().path()),
+        Protocol::Piston => piston::nothing_here(request.uri.path()),
         Protocol::SandboxFusion => sandbox_fusion::nothing_here(),
     })
 }

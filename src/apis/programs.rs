@@ -9,19 +9,16 @@ use axum::http::StatusCode;
 use axum::http::header::RETRY_AFTER;
 use axum::http::request::Parts;
 use axum::response::Response;
-use isolator_pool::error_chain::error_chain;
-use isolator_pool::pool::CheckoutError;
 use isolator_pool::pool::admission::Client;
-use isolator_pool::pool::pools::ExecuteError;
-use isolator_pool::pool::session::SessionError;
-use isolator_pool::run::RunError;
 use isolator_pool::run::outcome::{ChangedFile, Status};
 use isolator_pool::run::output::Watch;
 use isolator_pool::{OutputLimits, WantedFiles};
 use serde::de::DeserializeOwned;
 
 use super::access::Caller as Sender;
+use super::keyed::{Keyed, key_of};
 use super::operation::{HowServed, Operation};
+use super::unserved::{Unread, Unserved, gone, unserved};
 use super::{Apis, Protocol, body};
 use crate::calls::served::Ran;
 use crate::calls::{Again, CallError, CallOutcome, Job, Served, Serving};
@@ -33,7 +30,6 @@ use crate::request::snippets::Snippets;
 use crate::result::context::{ArgumentNames, Caller};
 use crate::result::explain;
 use crate::result::units::text;
-use crate::sessions::OpenFailure;
 use crate::web::{Refused, set_outcome};
 
 /// Most bytes of a request.
@@ -112,54 +108,6 @@ pub(super) struct Ended {
     pub served: HowServed,
 }
 
-/// Why a program has no end.
-pub(super) enum Unserved {
-    /// A field can't be used.
-    Invalid(InvalidArgument),
-    /// There is no room for it at this moment, for the reason; it may be served after this many seconds.
-    Busy(String, u64, CallOutcome),
-    /// The sandbox failed.
-    Failed(String, CallOutcome),
-    /// The client is gone.
-    Gone,
-}
-
-impl Unserved {
-    /// Nothing has run, for the reason; it may be served a second later.
-    pub(super) fn busy(reason: impl Into<String>) -> Self {
-        Self::Busy(reason.into(), 1, CallOutcome::NotRun(Again::Later(1)))
-    }
-
-    /// It took too long, and may have run.
-    pub(super) fn late(reason: &str) -> Self {
-        Self::Busy(reason.to_owned(), 1, CallOutcome::Unknown)
-    }
-
-    /// Whether it has run.
-    pub(super) const fn outcome(&self) -> CallOutcome {
-        match self {
-            Self::Invalid(_) => CallOutcome::NotRun(Again::Never),
-            Self::Busy(.., outcome) | Self::Failed(_, outcome) => *outcome,
-            Self::Gone => CallOutcome::Unknown,
-        }
-    }
-
-    /// The same when a part of it has run.
-    pub(super) fn after_a_part(self) -> Self {
-        match self {
-            Self::Busy(reason, seconds, _) => Self::Busy(reason, seconds, CallOutcome::Unknown),
-            Self::Failed(reason, _) => Self::Failed(reason, CallOutcome::Unknown),
-            other => other,
-        }
-    }
-}
-
-impl From<InvalidArgument> for Unserved {
-    fn from(error: InvalidArgument) -> Self {
-        Self::Invalid(error)
-    }
-}
-
 /// An API of this kind.
 pub(super) struct ProgramsApi {
     pub protocol: Protocol,
@@ -176,6 +124,8 @@ pub(super) struct ProgramsApi {
 /// A request that was let in and read.
 pub(super) struct Received<T> {
     pub sender: Sender,
+    /// Its key, if it has one.
+    pub keyed: Option<Keyed>,
     pub serving: Serving,
     pub request: T,
     /// Its bytes.
@@ -200,14 +150,17 @@ impl ProgramsApi {
     /// The answer of one that goes no further.
     pub(super) async fn receive<T: DeserializeOwned>(
         &self,
+        operation: &'static Operation,
         apis: &Apis,
         head: &Parts,
         body: Body,
     ) -> Result<Received<T>, Unread> {
         let (mut sender, serving) = self.let_in(apis, head)?;
+        let key = key_of(&head.headers)?;
         let body = sender.receive(head, body, MAX_BODY).await?;
         let request = body::read(&body)?;
-        Ok(Received { sender, serving, request, bytes: body.len() })
+        let keyed = key.map(|key| Keyed::new(key, operation, &[], &body));
+        Ok(Received { sender, keyed, serving, request, bytes: body.len() })
     }
 
     /// Runs a program.
@@ -261,11 +214,7 @@ impl ProgramsApi {
                 response.headers_mut().insert(RETRY_AFTER, seconds.into());
                 response
             }
-            Unserved::Gone => {
-                let message =
-                    "the connection was closed before the program ended, so it was ended, too";
-                self.protocol.error(StatusCode::REQUEST_TIMEOUT, message)
-            }
+            Unserved::Gone => gone(self.protocol),
         };
         set_outcome(&mut response, outcome);
         response
@@ -334,24 +283,6 @@ pub(super) async fn run_for_server(
 fn not_run() -> Unserved {
     let outcome = CallOutcome::NotRun(Again::Never);
     Unserved::Failed("the program was not run".to_owned(), outcome)
-}
-
-/// Why a request was not read.
-pub(super) enum Unread {
-    Refused(Refused),
-    Invalid(InvalidArgument),
-}
-
-impl From<Refused> for Unread {
-    fn from(refused: Refused) -> Self {
-        Self::Refused(refused)
-    }
-}
-
-impl From<InvalidArgument> for Unread {
-    fn from(error: InvalidArgument) -> Self {
-        Self::Invalid(error)
-    }
 }
 
 /// The job of a program.
@@ -474,43 +405,4 @@ pub(super) fn add_line(printed: &mut String, line: &str) {
     }
     printed.push_str(line);
     printed.push('\n');
-}
-
-/// Why a call of an API was not served, in its words.
-pub(super) fn unserved(error: CallError, names: &ArgumentNames) -> Unserved {
-    let (chain, outcome) = (names.advise(&error_chain(&error)), error.outcome());
-    match error {
-        CallError::Invalid(error) => Unserved::Invalid(InvalidArgument::new(
-            names.field(&error.field),
-            names.advise(&error.message),
-        )),
-        CallError::Sandbox(ExecuteError::Run(RunError::WorkspaceFull(_))) => {
-            Unserved::Invalid(InvalidArgument::new(names.files, chain))
-        }
-        CallError::Sandbox(ExecuteError::Run(RunError::TooLarge(_))) => {
-            Unserved::Invalid(InvalidArgument::new("args", chain))
-        }
-        CallError::Packages(refusal) if refusal.is_of_arguments() => {
-            Unserved::Invalid(InvalidArgument::new(names.code, chain))
-        }
-        CallError::Sandbox(ExecuteError::Admission(_))
-        | CallError::Session(SessionError::Admission(_))
-        | CallError::NotOpened(OpenFailure::Open(ExecuteError::Admission(_))) => {
-            Unserved::Busy(chain, outcome.seconds().unwrap_or(1), outcome)
-        }
-        CallError::TooMuchAtOnce(_)
-        | CallError::NoAudit(_)
-        | CallError::CheckBusy(_)
-        | CallError::PackagesComing { .. }
-        | CallError::NotOpened(OpenFailure::AllInUse(_))
-        | CallError::Sandbox(
-            ExecuteError::Aborted
-            | ExecuteError::Checkout(
-                CheckoutError::Closed
-                | CheckoutError::ImageComing { .. }
-                | CheckoutError::Waited { .. },
-            ),
-        ) => Unserved::Busy(chain, 1, outcome),
-        _ => Unserved::Failed(chain, outcome),
-    }
 }

@@ -16,8 +16,23 @@ pub(crate) struct Budget {
 struct Taken {
     most: usize,
     most_of_one: usize,
+    /// The bytes of all clients. One that has more than it can have, because of answers that it does not read, counts only with what
+    /// it can have, so that it leaves the others theirs.
     all: usize,
     of: HashMap<Client, usize>,
+}
+
+impl Taken {
+    /// Changes the bytes of a client by those that a share had and has.
+    fn change(&mut self, client: &Client, had: usize, has: usize) {
+        let own = self.of.entry(client.clone()).or_default();
+        let counted = (*own).min(self.most_of_one);
+        *own = *own - had + has;
+        self.all = self.all - counted + (*own).min(self.most_of_one);
+        if *own == 0 {
+            self.of.remove(client);
+        }
+    }
 }
 
 /// Bytes of a client; given back when dropped.
@@ -39,6 +54,7 @@ impl Budget {
     pub(crate) fn set_limits(&self, most: usize, most_of_one: usize) {
         let mut taken = lock(&self.taken);
         (taken.most, taken.most_of_one) = (most, most_of_one);
+        taken.all = taken.of.values().map(|own| (*own).min(most_of_one)).sum();
     }
 
     /// A share of nothing, to begin with.
@@ -57,19 +73,27 @@ impl Share {
         if bytes > most.saturating_sub(taken.all) || bytes > most_of_one.saturating_sub(own) {
             return false;
         }
-        taken.all += bytes;
-        *taken.of.entry(self.client.clone()).or_default() += bytes;
+        taken.change(&self.client, 0, bytes);
         self.bytes += bytes;
         true
     }
 
+    /// A share of the same client that has its bytes from now on.
+    pub(crate) fn take(&mut self) -> Self {
+        let bytes = std::mem::take(&mut self.bytes);
+        Self { budget: self.budget.clone(), client: self.client.clone(), bytes }
+    }
+
+    /// Whether there is room for so many more, and only the client has its share.
+    pub(crate) fn is_own_limit(&self, bytes: usize) -> bool {
+        let taken = lock(&self.budget.taken);
+        bytes <= taken.most.saturating_sub(taken.all)
+    }
+
     /// Takes `bytes` instead of those it has, even if that exceeds the budget: they are in memory already, and other
-    /// requests are refused until they are given back.
+    /// requests of the client are refused until they are given back.
     pub(crate) fn replace(&mut self, bytes: usize) {
-        let mut taken = lock(&self.budget.taken);
-        let own = taken.of.entry(self.client.clone()).or_default();
-        *own = *own - self.bytes + bytes;
-        taken.all = taken.all - self.bytes + bytes;
+        lock(&self.budget.taken).change(&self.client, self.bytes, bytes);
         self.bytes = bytes;
     }
 
@@ -83,14 +107,7 @@ impl Share {
 
 impl Drop for Share {
     fn drop(&mut self) {
-        let mut taken = lock(&self.budget.taken);
-        taken.all -= self.bytes;
-        if let Some(own) = taken.of.get_mut(&self.client) {
-            *own -= self.bytes;
-            if *own == 0 {
-                taken.of.remove(&self.client);
-            }
-        }
+        self.replace(0);
     }
 }
 
@@ -103,16 +120,21 @@ mod tests {
         let budget = Budget::new(100, 60);
         let (greedy, other) = (Client::named("greedy"), Client::named("other"));
         let (mut one, mut two) = (budget.share(&greedy), budget.share(&greedy));
-        assert!(one.grow(40) && two.grow(20) && !two.grow(1));
+        assert!(one.grow(40) && two.grow(20) && !two.grow(1) && two.is_own_limit(1));
         let mut others = budget.share(&other);
-        assert!(others.grow(40) && !others.grow(1));
+        assert!(others.grow(40) && !others.grow(1) && !others.is_own_limit(1));
         drop(one);
         assert!(others.grow(20) && !others.grow(1) && two.grow(20));
+        two.replace(100);
         others.replace(200);
-        assert!(!two.grow(1), "more than there is");
+        assert!(!two.grow(1) && !others.grow(1), "each has more than it can have");
+        let mut third = budget.share(&Client::named("third"));
+        assert!(!third.grow(1), "two clients have all");
         others.replace(0);
-        assert!(two.grow(1));
-        drop((two, others));
+        assert!(third.grow(40) && !third.grow(1), "one client has no more than its part");
+        budget.set_limits(100, 30);
+        assert!(others.grow(30) && !others.grow(1));
+        drop((two, others, third));
         let taken = budget.taken.lock().unwrap();
         assert!(taken.all == 0 && taken.of.is_empty(), "{taken:?}");
     }

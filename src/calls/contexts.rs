@@ -57,7 +57,8 @@ impl Calls {
         if name.is_empty() || name == own.language_name || name == session.language.name {
             return Ok(own);
         }
-        if let Some(context) = session.contexts.default_of(&name) {
+        // One that is being opened is waited for: it may not be there in the end.
+        if let Some(context) = session.contexts.default_of(&name).filter(|it| it.is_open) {
             return Ok(context);
         }
         self.add_context(session, &name, "", true).await
@@ -87,19 +88,16 @@ impl Calls {
         cwd: &str,
         is_default: bool,
     ) -> Result<Context, CallError> {
-        let changing = session.contexts.changing.lock().await;
+        let _changing = session.contexts.changing.lock().await;
         if is_default && let Some(context) = session.contexts.default_of(name) {
             return Ok(context);
         }
         let language = self.language_of(session, name)?;
         let context = session.contexts.add(language, name, cwd, is_default);
         let mut context = context.map_err(|full| of_full(&full))?;
-        let started = self.start(session, &context).await;
-        drop(changing);
-        if let Err(error) = started {
-            session.contexts.remove(context.number);
-            return Err(error);
-        }
+        let mut added = Added { session, number: context.number, is_open: false };
+        self.start(session, &context).await?;
+        added.is_open = true;
         context.is_open = true;
         Ok(context)
     }
@@ -115,10 +113,9 @@ impl Calls {
         context: &Context,
     ) -> Result<(), CallError> {
         let _changing = session.contexts.changing.lock().await;
-        match session.contexts.find(&context.id) {
-            None => Err(no_such_context(&context.id)),
-            Some(now) if now.is_open => Ok(()),
-            Some(now) => self.start(session, &now).await,
+        match still_there(session, context)? {
+            now if now.is_open => Ok(()),
+            now => self.start(session, &now).await,
         }
     }
 
@@ -134,7 +131,8 @@ impl Calls {
     ) -> Result<(), CallError> {
         // A cell that runs in it ends with it, and would keep others waiting.
         let _changing = session.contexts.changing.lock().await;
-        self.start(session, context).await?;
+        let context = still_there(session, context)?;
+        self.start(session, &context).await?;
         session.contexts.reset_cells(context.number);
         Ok(())
     }
@@ -150,6 +148,7 @@ impl Calls {
         context: &Context,
     ) -> Result<(), CallError> {
         let _changing = session.contexts.changing.lock().await;
+        let context = still_there(session, context)?;
         if context.language.has_kernel() {
             let closed = session.session.close_context(context.number).await;
             closed.map_err(|error| CallError::of_session(error, session))?;
@@ -221,6 +220,26 @@ impl Calls {
             None => Err(not_there(session, name, None)),
         }
     }
+}
+
+/// A context that was added. It is removed again if its kernel does not start, or if the client goes away before that.
+struct Added<'a> {
+    session: &'a InUse,
+    number: u32,
+    is_open: bool,
+}
+
+impl Drop for Added<'_> {
+    fn drop(&mut self) {
+        if !self.is_open {
+            self.session.contexts.remove(self.number);
+        }
+    }
+}
+
+/// The context as it is now, for a caller that holds the lock of changes: another one may have removed it.
+fn still_there(session: &InUse, context: &Context) -> Result<Context, CallError> {
+    session.contexts.find(&context.id).ok_or_else(|| no_such_context(&context.id))
 }
 
 /// The name of a language for clients: that of its kernel, if it has one.

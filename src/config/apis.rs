@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::check::Check;
 use super::language::Language;
+use super::packages::PackagesConfig;
 use super::section::{Mib, Text, Unit as _, duration, section};
 use crate::address::Network;
 
@@ -30,8 +31,7 @@ section! {
     /// An API with one program in each request.
     #[derive(Clone, PartialEq, Eq)]
     pub struct ProgramsApiConfig {
-        /// Addresses and networks whose requests need no token, such as ["10.0.0.0/8"]. It has an effect only with
-        /// http.tokens.
+        /// Addresses and networks whose requests need no token, such as ["10.0.0.0/8"]. Only with http.tokens.
         pub open_to: Vec<String> = Vec::new(),
         /// How much a program can print on standard output and standard error together, in MiB. It is returned whole; a program
         /// that prints more is killed.
@@ -99,12 +99,13 @@ impl ApisConfig {
     pub(super) fn check(
         &mut self,
         languages: &BTreeMap<String, Arc<Language>>,
+        have_tokens: bool,
         check: &mut Check<'_>,
     ) {
         let apis = [("sandboxFusion", &mut self.sandbox_fusion), ("piston", &mut self.piston)];
         for (name, api) in apis {
             if let Some(api) = api {
-                api.check(&format!("apis.{name}"), check);
+                api.check(&format!("apis.{name}"), have_tokens, check);
             }
         }
         if let Some(e2b) = &mut self.e2b {
@@ -126,6 +127,26 @@ impl ApisConfig {
                     names.join(", ")
                 );
                 check.problem(format!("apis.e2b.templates.{name}.language"), message);
+            }
+        }
+    }
+}
+
+impl ApisConfig {
+    /// Checks the packages of the templates, after the section `packages`.
+    pub(super) fn check_packages(
+        &self,
+        packages: &PackagesConfig,
+        languages: &BTreeMap<String, Arc<Language>>,
+        check: &mut Check<'_>,
+    ) {
+        for (name, template) in self.e2b.iter().flat_map(|e2b| &e2b.templates) {
+            // One that is missing is a problem of its own.
+            let Some(language) = languages.get(&template.language) else { continue };
+            for (at, asked) in template.packages.iter().enumerate() {
+                if let Err(message) = packages.can_have(language, asked) {
+                    check.problem(format!("apis.e2b.templates.{name}.packages[{at}]"), message);
+                }
             }
         }
     }
@@ -164,7 +185,12 @@ fn is_domain(text: &str) -> bool {
 }
 
 impl ProgramsApiConfig {
-    fn check(&mut self, path: &str, check: &mut Check<'_>) {
+    fn check(&mut self, path: &str, have_tokens: bool, check: &mut Check<'_>) {
+        if !self.open_to.is_empty() && !have_tokens {
+            let message = "has no effect without http.tokens: then the server accepts requests of its own machine only, and all of \
+                           them without a token; set http.tokens, or remove this key";
+            check.problem(format!("{path}.openTo"), message);
+        }
         for (at, text) in self.open_to.iter().enumerate() {
             match text.parse::<Network>() {
                 Ok(network) => self.networks.push(network),
@@ -234,13 +260,46 @@ mod tests {
     #[test]
     fn what_can_not_be_an_address_or_a_language_is_named() {
         let wrong = parse(
-            r#"{"apis": {"piston": {"openTo": ["127.0.0.1", "10.0.0.0/33"]},
+            r#"{"http": {"tokens": "tokens"}, "apis": {"piston": {"openTo": ["127.0.0.1", "10.0.0.0/33"]},
                 "e2b": {"templates": {"base": {"language": "cobol"}}}}}"#,
         );
         let wrong = wrong.unwrap_err();
         assert!(wrong[0].starts_with("apis.piston.openTo[1]: "), "{wrong:?}");
         assert!(wrong[1].starts_with("apis.e2b.templates.base.language: "), "{wrong:?}");
         assert_eq!(wrong.len(), 2);
+    }
+
+    #[test]
+    fn addresses_without_tokens_and_packages_that_no_sandbox_can_have_are_problems() {
+        let wrong = parse(r#"{"apis": {"sandboxFusion": {"openTo": ["10.0.0.0/8"]}}}"#);
+        let wrong = wrong.unwrap_err();
+        assert!(wrong[0].starts_with("apis.sandboxFusion.openTo: has no effect"), "{wrong:?}");
+        let templates = |templates: &str, more: &str| {
+            parse(&format!(
+                r#"{{"apis": {{"e2b": {{"templates": {templates}}}}}, "packages": {more}}}"#
+            ))
+        };
+        let sets = r#"{"sets": {"science": {"language": "python", "requirements": ["numpy"]}}}"#;
+        let python = r#"{"a": {"language": "python", "packages": ["science"]}}"#;
+        assert!(templates(python, sets).is_ok());
+        let on_demand = r#"{"onDemand": {"enabled": true, "allow": ["numpy"]}}"#;
+        let numpy = r#"{"a": {"language": "python", "packages": ["numpy>=2"]}}"#;
+        assert!(templates(numpy, on_demand).is_ok());
+        for (asked, more, said) in [
+            (r#""language": "python", "packages": ["sience"]"#, sets, "there is no set \"sience\""),
+            (r#""language": "javascript", "packages": ["science"]"#, sets, "for python"),
+            (r#""language": "go", "packages": ["science"]"#, sets, "go has no packages"),
+            (
+                r#""language": "python", "packages": ["numpy", "scipy"]"#,
+                on_demand,
+                "does not allow",
+            ),
+            (r#""language": "python", "packages": ["not a name"]"#, on_demand, "not a name"),
+        ] {
+            let wrong = templates(&format!(r#"{{"a": {{{asked}}}}}"#), more).unwrap_err();
+            assert!(wrong[0].starts_with("apis.e2b.templates.a.packages["), "{wrong:?}");
+            assert!(wrong[0].contains(said), "{wrong:?}");
+        }
     }
 
     #[test]

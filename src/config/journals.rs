@@ -168,7 +168,7 @@ mod tests {
         let parse = |journals: &str| {
             let text = format!(r#"{{"sessions": {{"journals": {journals}}}}}"#);
             Config::parse(&text, None, Path::new("/etc/isolator"))
-                .map_err(|problems| format!("{problems:?}"))
+                .map_err(|problems| problems.iter().map(ToString::to_string).collect::<String>())
         };
         let config = parse(r#"{"address": "redis://v", "keyFile": "key"}"#).unwrap();
         let journals = config.sessions.journals;

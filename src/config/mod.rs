@@ -44,7 +44,7 @@ pub use pool::PoolsConfig;
 pub use requests::{RequestLimits, RequestsConfig, ResultsConfig};
 pub use root::{Config, Settings, schema};
 pub(crate) use sessions::LONGEST_SESSION;
-pub use sessions::SessionsConfig;
+pub use sessions::{SessionsConfig, WhenFull};
 
 #[cfg(test)]
 mod tests;

@@ -259,6 +259,36 @@ impl PackagesConfig {
         hex(&hash.finalize())
     }
 
+    /// Whether sandboxes of a language can have this set or package.
+    ///
+    /// # Errors
+    ///
+    /// The reason why they can't.
+    pub(super) fn can_have(&self, language: &Language, asked: &str) -> Result<(), String> {
+        let Some(interpreter) = language.kernel else {
+            return Err(format!("{} has no packages", language.name));
+        };
+        let on_demand = self.on_demand();
+        match self.sets.get(asked) {
+            Some(set) if set.language == language.name => return Ok(()),
+            Some(set) if on_demand.is_none() => {
+                return Err(format!("the set {asked:?} is for {}", set.language));
+            }
+            _ => {}
+        }
+        let Some(on_demand) = on_demand else {
+            return Err(format!(
+                "there is no set {asked:?}: add it to packages.sets, or allow packages in packages.onDemand"
+            ));
+        };
+        let requirement = requirement::parse(interpreter, asked)
+            .map_err(|error| index::without_any_credentials(&error.to_string()))?;
+        match on_demand.allows(interpreter, &requirement.name) {
+            true => Ok(()),
+            false => Err(format!("packages.onDemand.allow does not allow {}", requirement.name)),
+        }
+    }
+
     /// Gives the languages that can use packages a place for them.
     pub(super) fn make_room(&self, languages: &mut BTreeMap<String, Arc<Language>>) {
         for language in languages.values_mut() {

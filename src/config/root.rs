@@ -225,11 +225,12 @@ impl Config {
         self.sessions.check(check);
         self.http.check(have_batches, check);
         self.node.check(check);
-        self.apis.check(&self.languages, check);
+        self.apis.check(&self.languages, self.http.tokens.is_some(), check);
         self.admin.check(check);
         self.audit.check(check);
         let known = self.language_settings.keys().cloned().collect();
         self.packages.check(&known, &self.languages, check);
+        self.apis.check_packages(&self.packages, &self.languages, check);
         // Before anything else holds a language.
         self.packages.make_room(&mut self.languages);
         self.policies = self.load_policies(&known, check);

@@ -19,7 +19,12 @@ pub(crate) fn listed(allowed: &[String]) -> Vec<String> {
 
 /// The origins that can call.
 #[derive(Debug)]
-pub(crate) struct Origins(Vec<(Origin, Ports)>);
+pub(crate) struct Origins {
+    /// Those on the machine of the browser.
+    local: Vec<(Origin, Ports)>,
+    /// Those of the configuration.
+    listed: Vec<(Origin, Ports)>,
+}
 
 #[derive(Debug, PartialEq, Eq)]
 struct Origin {
@@ -36,24 +41,36 @@ enum Ports {
 impl Origins {
     /// Those on this machine, and those of the configuration.
     pub(crate) fn new(allowed: &[String]) -> Self {
-        let entry = |text: &String| match text.trim().strip_suffix(":*") {
+        let entry = |text: &str| match text.trim().strip_suffix(":*") {
             Some(base) => Some((parse(base)?.0, Ports::All)),
             None => parse(text.trim()).and_then(|(origin, port)| Some((origin, Ports::One(port?)))),
         };
-        Self(listed(allowed).iter().filter_map(entry).collect())
+        Self {
+            local: LOCAL.into_iter().filter_map(entry).collect(),
+            listed: allowed.iter().filter_map(|text| entry(text)).collect(),
+        }
     }
 
     /// Whether a page of this origin can call.
     pub(crate) fn allow(&self, origin: &HeaderValue) -> bool {
-        let Some((origin, port)) = origin.to_str().ok().and_then(parse) else { return false };
-        self.0.iter().any(|(allowed, ports)| {
-            *allowed == origin
-                && match ports {
-                    Ports::All => true,
-                    Ports::One(one) => port == Some(*one),
-                }
-        })
+        has(&self.local, origin) || self.allow_listed(origin)
     }
+
+    /// Whether it can because the configuration has it. A page of `http://localhost` on another machine is not one of this machine.
+    pub(crate) fn allow_listed(&self, origin: &HeaderValue) -> bool {
+        has(&self.listed, origin)
+    }
+}
+
+fn has(all: &[(Origin, Ports)], origin: &HeaderValue) -> bool {
+    let Some((origin, port)) = origin.to_str().ok().and_then(parse) else { return false };
+    all.iter().any(|(allowed, ports)| {
+        *allowed == origin
+            && match ports {
+                Ports::All => true,
+                Ports::One(one) => port == Some(*one),
+            }
+    })
 }
 
 /// An origin and its port, if the scheme has one.
@@ -94,6 +111,7 @@ mod tests {
             "HTTP://LOCALHOST:1",
         ] {
             assert!(allowed(&origins, origin), "{origin}");
+            assert!(!origins.allow_listed(&HeaderValue::from_str(origin).unwrap()), "{origin}");
         }
     }
 

@@ -24,6 +24,9 @@ pub(crate) enum Refused {
     /// It calls this machine by a name that is not listed.
     #[error("requests for {0} are refused; see http.allowedHosts")]
     Host(String),
+    /// It has no token, and comes from a page of another machine that is not listed.
+    #[error("pages of this origin can't call without a token; see http.allowedOrigins")]
+    Origin,
     /// It names no host.
     #[error("a Host header is required")]
     NoHost,
@@ -53,7 +56,7 @@ impl Refused {
             Self::NoToken | Self::UnknownToken | Self::ExpiredToken | Self::UnreadableTokens => {
                 StatusCode::UNAUTHORIZED
             }
-            Self::Host(_) => StatusCode::FORBIDDEN,
+            Self::Host(_) | Self::Origin => StatusCode::FORBIDDEN,
             Self::NoHost | Self::BrokenBody(_) => StatusCode::BAD_REQUEST,
             Self::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
             Self::TooSlow => StatusCode::REQUEST_TIMEOUT,

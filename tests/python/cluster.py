@@ -34,12 +34,12 @@ ENDED_WITHIN_S = 40
 # The domain of E2B's sandboxes.
 DOMAIN = "sandbox.example"
 
-# Small nodes: each runs four programs at a time.
-SLOTS = 4
+# Small nodes: each runs four programs at a time and has eight sessions.
+SLOTS, SESSIONS = 4, 8
 SETTINGS = {
     "pool": {"size": 2, "hot": 2},
     "requests": {"maxRunning": SLOTS, "maxRunningPerClient": SLOTS, "maxQueue": 64},
-    "sessions": {"max": 8, "maxPerClient": 8},
+    "sessions": {"max": SESSIONS, "maxPerClient": SESSIONS},
     "apis": {"sandboxFusion": {}, "piston": {}, "e2b": {"domain": DOMAIN}},
 }
 
@@ -144,7 +144,13 @@ class Node:
         hosts = [self.address, cluster.address]
         own = {
             "node": {"name": self.name},
-            "http": {"tokens": str(cluster.tokens), "allowedHosts": hosts, "maxConnectionsPerAddress": 1024},
+            "http": {
+                "tokens": str(cluster.tokens),
+                "allowedHosts": hosts,
+                "maxConnectionsPerAddress": 1024,
+            },
+            # In its own namespace.
+            "admin": {"address": "127.0.0.1:9464"},
         }
         self.config = configuration(self.folder, **_merged(_merged(SETTINGS, own), settings))
         self.log = self.folder / "log"

@@ -305,6 +305,8 @@ async def test_bodies_parameters_and_templates_that_are_wrong_are_named(ann):
     assert (await ann.http.post("/v2/sandboxes", content=b"x" * (2 << 20))).status_code == 413
     missing = await ann.post("/v2/sandboxes", templateID="nothing")
     assert missing.status_code == 404 and "code-interpreter-v1" in missing.json()["message"]
+    async with httpx.AsyncClient(base_url=ann.http.base_url) as http:
+        assert (await http.get("/v2/sandboxes?state=x")).status_code == 401
     for parameter in ["state=paused", "limit=1", "nextToken=1-a"]:
         answer = await ann.http.get(f"/sandboxes?{parameter}")
         assert answer.status_code == 400 and "/v2/sandboxes" in answer.json()["message"], parameter
@@ -549,7 +551,12 @@ async def test_a_token_in_e2b_s_form_opens_everything_until_it_is_removed(tmp_pa
         old = Owner(str(ann.http.base_url), secret)
         sandbox = await old.create()
         assert (await health(ann, data(sandbox))).status_code == 204
-        (tmp_path / "tokens").write_text(lines)
+        with pytest.raises(httpx.TransportError):
+            async with started_process(old, sandbox, "sleep 100") as pieces:
+                (tmp_path / "tokens").write_text(lines)
+                # A stream that is open breaks off.
+                with anyio.fail_after(10):
+                    assert [piece async for piece in pieces] is None
         refused = await health(ann, data(sandbox))
         assert refused.status_code == 401 and "no valid token anymore" in refused.json()["message"]
         assert (await old.get("/v2/sandboxes")).status_code == 401
@@ -593,8 +600,9 @@ async def test_clients_of_a_server_that_was_started_again_learn_that_all_sandbox
     async with serving(tmp_path) as (ann, _):
         made = await ann.create()
     async with serving(tmp_path) as (again, _):
-        for answer in [await again.get(f"/sandboxes/{made['sandboxID']}"), await health(again, data(made))]:
-            assert answer.status_code in (404, 502)
+        asked = [await again.get(f"/sandboxes/{made['sandboxID']}"), await health(again, data(made))]
+        assert [answer.status_code for answer in asked] == [404, 502]
+        for answer in asked:
             message = answer.json()["message"]
             assert "was not found" in message and "started again" in message
 

@@ -379,6 +379,11 @@ async def test_a_refusal_reaches_a_client_that_is_still_sending(api, sandbox):
             connection.request("POST", sandbox.files("late"), body=b"x" * 20_000_000, headers=headers)
             answer = connection.getresponse()
             assert (answer.status, json.loads(answer.read())["code"]) == (401, 401)
+        # So is that of a path, or a method, that is not there.
+        for method, path in [("POST", "/templates"), ("PUT", "/files")]:
+            connection.request(method, path, body=b"x" * 20_000_000)
+            answer = connection.getresponse()
+            assert (answer.status, json.loads(answer.read())["code"]) == (501, 501)
 
     await in_thread(check)
 

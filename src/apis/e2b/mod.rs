@@ -66,11 +66,8 @@ impl E2b {
         self.check(head, domain)?;
         let sandbox = self.sandboxes.of_data_request(head, domain)?;
         let gate = self.apis.gate();
-        if !gate.still_knows(&sandbox.client) {
-            let message = "the owner of this sandbox has no valid token anymore";
-            return Err(E2bError::new(ErrorKind::Unauthenticated, message));
-        }
         let caller = gate.let_in(head, sandbox.client.clone());
+        check_owner(&caller)?;
         Ok((sandbox, caller))
     }
 
@@ -88,6 +85,19 @@ impl E2b {
     }
 }
 
+/// Checks that the owner of a sandbox still has a valid token.
+///
+/// # Errors
+///
+/// When it has none.
+fn check_owner(caller: &Caller) -> Result<(), E2bError> {
+    if caller.is_known() {
+        return Ok(());
+    }
+    let message = "the owner of this sandbox has no valid token anymore";
+    Err(E2bError::new(ErrorKind::Unauthenticated, message))
+}
+
 /// The domain below which sandboxes have names, if there is one.
 fn domain(now: &Serving) -> Option<&str> {
     now.setup.config.apis.e2b.as_ref().and_then(|e2b| e2b.domain.as_deref())
@@ -101,7 +111,7 @@ pub(super) fn route(apis: &Apis) -> Router {
         .merge(code::route(apis, &e2b))
         .merge(data::route(apis, &e2b))
         .route("/health", HEALTH.observed(apis, get(health).with_state(e2b)))
-        .method_not_allowed_fallback(async |request: Request| nothing_here(&request))
+        .method_not_allowed_fallback(async |request: Request| nothing_here(&request.into_parts().0))
 }
 
 const HEALTH: Operation = Operation { method: "GET", route: "/health", name: "e2b.health" };
@@ -135,8 +145,8 @@ const NOT_OFFERED: [(&str, &str); 11] = [
 ];
 
 /// The answer to a path of E2B's that is not offered. It is never a 404 or 405, which SDKs take for a sandbox that is missing.
-pub(super) fn nothing_here(request: &Request) -> Response {
-    let (method, path) = (request.method(), request.uri().path());
+pub(super) fn nothing_here(request: &Parts) -> Response {
+    let (method, path) = (&request.method, request.uri.path());
     let is_it = |(part, _): &&(&str, &str)| path.starts_with(part) || path.ends_with(part);
     let why = NOT_OFFERED.iter().find(is_it).map(|(_, why)| format!(": {why}"));
     let why = why.unwrap_or_default();
@@ -145,9 +155,9 @@ pub(super) fn nothing_here(request: &Request) -> Response {
 }
 
 /// The answer to a path that nothing has, if the host is one of the names below the domain of `apis.e2b`.
-pub(super) fn nothing_at_host(now: &Serving, request: &Request) -> Option<Response> {
+pub(super) fn nothing_at_host(now: &Serving, request: &Parts) -> Option<Response> {
     let domain = domain(now)?;
-    let host = registry::host_of(request.headers(), request.uri())?;
+    let host = registry::host_of(&request.headers, &request.uri)?;
     if !registry::is_below(host, domain) {
         return None;
     }

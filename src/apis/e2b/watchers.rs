@@ -10,18 +10,29 @@ use futures_util::FutureExt as _;
 use isolator_pool::lock::lock;
 use isolator_pool::pool::pools::Pools;
 use isolator_pool::pool::session::Session;
-use isolator_pool::pool::session::agent::{AgentError, Entry, WatchEvent, Watcher};
+use isolator_pool::pool::session::agent::{AgentError, Entry, EntryKind, WatchEvent, Watcher};
 use tokio::time::Instant;
 
 use super::error::{E2bError, ErrorKind};
+use crate::calls::budget::Share;
 use crate::hex::hex;
 use crate::sessions::OpenSession;
+use crate::web::Refused;
 
 /// How long a watcher is kept for a client that does not ask for its changes.
 const UNUSED: Duration = Duration::from_secs(600);
 
 /// Changes in one answer.
 const MAX_CHANGES: usize = 10_000;
+
+/// Bytes of the changes in one answer. Further ones wait for the next question.
+const MAX_BYTES: usize = 1 << 20;
+
+/// How long changes are collected for one answer, however fast others come.
+const COLLECTING: Duration = Duration::from_secs(2);
+
+/// Bytes of a change besides its texts.
+const CHANGE_OVERHEAD: usize = 256;
 
 /// How long changes are waited for that belong to something which the client has just done, and how long after the last one.
 const FIRST: Duration = Duration::from_millis(100);
@@ -47,6 +58,19 @@ pub(super) struct Change {
     pub entry: Option<Entry>,
 }
 
+impl Change {
+    /// The bytes that it takes, about.
+    fn bytes(&self) -> usize {
+        let target = |entry: &Entry| match &entry.kind {
+            EntryKind::Link { target, .. } => target.len(),
+            _ => 0,
+        };
+        let entry = self.entry.as_ref();
+        let entry = entry.map_or(0, |it| it.path.len() + it.name.len() + target(it));
+        CHANGE_OVERHEAD + self.event.path.len() + entry
+    }
+}
+
 /// A watch of a folder.
 #[derive(Debug)]
 pub(super) struct Watching {
@@ -56,6 +80,10 @@ pub(super) struct Watching {
     has_entries: bool,
     /// A change that has come and was not returned, because its future was dropped.
     pending: Option<WatchEvent>,
+    /// Changes for the answer to the next question. They stay if that is not answered.
+    collected: Vec<Change>,
+    /// Why no more come after them.
+    ended: Option<E2bError>,
     used: Instant,
 }
 
@@ -81,7 +109,15 @@ impl Watching {
         }
         let root = session.stat(&path).await.map_err(E2bError::of_agent)?.path;
         let watcher = session.watch(&path, is_recursive).await.map_err(E2bError::of_agent)?;
-        Ok(Self { watcher, root, has_entries, pending: None, used: Instant::now() })
+        Ok(Self {
+            watcher,
+            root,
+            has_entries,
+            pending: None,
+            collected: Vec::new(),
+            ended: None,
+            used: Instant::now(),
+        })
     }
 
     /// The path of the folder from the root.
@@ -102,15 +138,37 @@ impl Watching {
         self.described(session).await
     }
 
-    /// The changes that have come since the last question.
+    /// The changes that have come since the last question. Dropping the future loses none.
     ///
     /// # Errors
     ///
-    /// When some of them are lost.
-    pub(super) async fn since_last(&mut self, session: &Session) -> Result<Vec<Change>, E2bError> {
-        let mut changes = Vec::new();
+    /// When no more come, or some of them are lost, and all before were returned.
+    pub(super) async fn since_last(
+        &mut self,
+        session: &Session,
+        share: &mut Share,
+    ) -> Result<Vec<Change>, E2bError> {
+        // For the changes and the answer that is made of them.
+        if !share.grow(2 * MAX_BYTES) {
+            return Err(E2bError::refused(Refused::TooMuchInMemory));
+        }
+        if self.ended.is_none()
+            && let Err(error) = self.collect(session).await
+        {
+            self.ended = Some(error);
+        }
+        self.used = Instant::now();
+        match self.ended.take_if(|_| self.collected.is_empty()) {
+            Some(error) => Err(error),
+            None => Ok(std::mem::take(&mut self.collected)),
+        }
+    }
+
+    async fn collect(&mut self, session: &Session) -> Result<(), E2bError> {
+        let until = Instant::now() + COLLECTING;
         let mut patience = FIRST;
-        while changes.len() < MAX_CHANGES {
+        let mut bytes: usize = self.collected.iter().map(Change::bytes).sum();
+        while self.collected.len() < MAX_CHANGES && bytes < MAX_BYTES && Instant::now() < until {
             if self.pending.is_none() {
                 let ready = self.watcher.next().now_or_never();
                 let event = match ready {
@@ -123,10 +181,11 @@ impl Watching {
                 self.take(event)?;
             }
             patience = FURTHER;
-            changes.push(self.described(session).await?);
+            let change = self.described(session).await?;
+            bytes += change.bytes();
+            self.collected.push(change);
         }
-        self.used = Instant::now();
-        Ok(changes)
+        Ok(())
     }
 
     fn take(&mut self, event: Option<Result<WatchEvent, AgentError>>) -> Result<(), E2bError> {

@@ -7,24 +7,23 @@ use std::time::{Duration, Instant};
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::response::Response;
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD as BASE64;
 use isolator_pool::OutputLimits;
 use isolator_pool::engine::preload::Interpreter;
 use isolator_pool::pool::session::{CellRun, FilePart, Occasion, ShownThing};
 use isolator_pool::run::outcome::{ChangedFile, Status};
 use isolator_runner::wire::session::SHOWN_OVERHEAD;
 use serde::{Deserialize, Serialize, Serializer};
-use serde_json::value::RawValue;
 
 use super::{
     API, CLIENT_GRACE, CommandResult, CommandStatus, Fetchable, Files, RunStatus, check_wanted,
-    failed, fetched, json, normalized, seconds, sent,
+    failed, fetched, normalized, seconds, sent,
 };
 use crate::apis::access::Caller as Sender;
+use crate::apis::forms::Form;
 use crate::apis::operation::{HowServed, Operation};
-use crate::apis::programs::{CAUSE, MARGIN, Received, Unserved, add_line, unserved};
-use crate::apis::{Apis, answer};
+use crate::apis::programs::{CAUSE, MARGIN, Received, add_line};
+use crate::apis::unserved::{Unserved, unserved};
+use crate::apis::{Apis, Protocol, answer, keyed};
 use crate::calls::served::{Opened, Ran, RunEnd};
 use crate::calls::{CallError, CallOutcome, Job, Served, Serving};
 use crate::config::{Config, Language};
@@ -98,14 +97,6 @@ struct CellResult {
     shown: u64,
 }
 
-/// A form of a thing as notebooks have it.
-#[derive(Debug, Serialize)]
-#[serde(untagged)]
-enum Form {
-    Json(Box<RawValue>),
-    Text(String),
-}
-
 /// An exception as notebooks have it.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Exception {
@@ -160,16 +151,21 @@ enum Stopped {
 
 pub(super) async fn run_jupyter(State(apis): State<Apis>, request: Request) -> Response {
     let (head, body) = request.into_parts();
-    let received = match API.receive::<RunJupyter>(&apis, &head, body).await {
+    let received = match API.receive::<RunJupyter>(RUN_JUPYTER, &apis, &head, body).await {
         Ok(received) => received,
         Err(error) => return API.unread(error),
     };
-    let Received { sender, serving, mut request, bytes } = received;
+    let Received { sender, keyed, serving, mut request, bytes } = received;
     let (files, names) = sent(request.files.take());
     let opening = OpenSession { files, ..OpenSession::default() };
-    let run = run(&serving, &sender, bytes, request, opening).await;
-    let response = run.unwrap_or_else(|error| failed(error, &names));
-    sender.answer(response)
+    let now = serving.clone();
+    keyed::answer(Protocol::SandboxFusion, &now, sender, keyed, move |sender| {
+        Box::pin(async move {
+            let run = run(&serving, sender, bytes, request, opening).await;
+            run.unwrap_or_else(|error| failed(error, &names))
+        })
+    })
+    .await
 }
 
 async fn run(
@@ -410,7 +406,7 @@ fn ended(mut ran: Ran, config: &Config, room: u64) -> (CellResult, Option<Stoppe
             if kind == ERROR {
                 result.error.extend(serde_json::from_slice::<Exception>(&content));
             } else {
-                let content = shown(&kind, &content);
+                let content = Form::of(&kind, &content);
                 display.insert(kind, content);
             }
         }
@@ -424,16 +420,6 @@ fn ended(mut ran: Ran, config: &Config, room: u64) -> (CellResult, Option<Stoppe
 /// The bytes for which a form counts.
 const fn size(content: &[u8]) -> u64 {
     content.len() as u64 + SHOWN_OVERHEAD
-}
-
-/// A form of a thing as notebooks have it: JSON as it is, text as text, and everything else in base64.
-fn shown(kind: &str, content: &[u8]) -> Form {
-    if kind.ends_with("json") || kind.starts_with("application/vnd.isolator.") {
-        return json::passed_on(content).map_or_else(|| Form::Text(text(content)), Form::Json);
-    }
-    let is_text =
-        kind.starts_with("text/") || kind == "image/svg+xml" || kind == "application/javascript";
-    Form::Text(if is_text { text(content) } else { BASE64.encode(content) })
 }
 
 /// Reads the files that were asked for, as many as fit into `most` bytes together.
@@ -463,14 +449,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn things_that_are_shown_keep_their_forms() {
-        let json =
-            |kind: &str, content: &[u8]| serde_json::to_string(&shown(kind, content)).unwrap();
-        assert_eq!(json("application/json", b" [0, {\"a\": 1e2}]\n"), "[0, {\"a\": 1e2}]");
-        assert_eq!(json("application/json", b"[1] [2]"), "\"[1] [2]\"");
-        assert_eq!(json("application/json", b"\"\xff\""), "\"\\\"\u{fffd}\\\"\"");
-        assert_eq!(json("text/html", b"<b>"), "\"<b>\"");
-        assert_eq!(json("image/png", b"png"), "\"cG5n\"");
+    fn an_exception_has_the_names_of_notebooks() {
         let error = br#"{"name": "E", "traceback": "a\nb", "more": [0]}"#;
         let error: Exception = serde_json::from_slice(error).unwrap();
         let error = serde_json::to_string(&error).unwrap();

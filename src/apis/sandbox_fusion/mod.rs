@@ -1,6 +1,5 @@
 //! The API of SandboxFusion, which trainers use to compute rewards: a program in a request, or cells that run one after the other.
 
-mod json;
 mod jupyter;
 mod languages;
 mod run_code;
@@ -20,7 +19,8 @@ use isolator_pool::run::workspace::below;
 use serde::Serialize;
 use serde_json::json;
 
-use super::programs::{ProgramsApi, Unserved};
+use super::programs::ProgramsApi;
+use super::unserved::Unserved;
 use super::{Apis, Protocol, answer};
 use crate::request::arguments::{AdditionalFile, Encoding, InvalidArgument};
 use crate::request::wanted_files::MAX_GLOBS;

@@ -206,6 +206,7 @@ fn keep_what_needs_a_restart(old: &Config, new: &mut Config) -> Vec<String> {
         "images.policy" => images.policy,
         "images.base" => images.base,
         "admin.address" => admin.address,
+        "node.agentCheck" => node.agent_check,
         "http.tls" => http.tls,
         "http.maxConnections" => http.max_connections,
         "http.maxConnectionsPerAddress" => http.max_connections_per_address,

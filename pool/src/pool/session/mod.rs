@@ -71,6 +71,8 @@ pub struct SessionRequest {
     pub packages: Option<Arc<PackageSet>>,
     /// Maximum number of checkpoints. Each is a process of the sandbox.
     pub checkpoints: u32,
+    /// How long it waits for a slot, if not for as long as others.
+    pub max_queue: Option<Duration>,
 }
 
 /// The command of a kernel.

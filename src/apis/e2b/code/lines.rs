@@ -1,13 +1,15 @@
 //! The lines that clients read while a cell runs, each a JSON object with its type.
 
+use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::body::Bytes;
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD as BASE64;
 use isolator_pool::pool::session::{FOR_PROGRAMS, Occasion, ShownThing};
 use isolator_pool::run::output::Stream;
-use serde_json::{Map, Value, json};
+use serde::Serialize;
+use serde_json::json;
+
+use crate::apis::forms::Form;
 
 /// The forms that have a field of their own, by their media types. All are texts, or in base64.
 const FIELDS: [(&str, &str); 9] = [
@@ -75,63 +77,49 @@ pub(super) enum Shown {
     Error(Failure),
 }
 
+/// A result as clients read it.
+#[derive(Debug, Serialize)]
+struct ResultLine {
+    r#type: &'static str,
+    is_main_result: bool,
+    #[serde(flatten)]
+    fields: BTreeMap<&'static str, Form>,
+    /// Forms without a field of their own.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    extra: BTreeMap<String, Form>,
+}
+
 /// The line of something that a cell shows.
 pub(super) fn shown(thing: ShownThing) -> Shown {
-    let is_main = thing.occasion == Occasion::Result;
-    let (mut fields, mut extra) = (Map::new(), Map::new());
+    let (mut fields, mut extra) = (BTreeMap::new(), BTreeMap::new());
     for (media_type, content) in thing.forms {
-        if let Some(name) = media_type.strip_prefix(FOR_PROGRAMS) {
-            match (name, serde_json::from_slice::<Value>(&content)) {
-                ("error", Ok(failure)) => {
-                    return Shown::Error(serde_json::from_value(failure).unwrap_or_default());
-                }
-                ("table", Ok(data)) => drop(fields.insert("data".to_owned(), data)),
-                ("chart", Ok(chart)) => drop(fields.insert("chart".to_owned(), chart)),
-                // A kernel that is not ours says whatever it likes.
-                _ => {}
+        // A kernel that is not ours says whatever it likes.
+        let as_json = match (media_type.strip_prefix(FOR_PROGRAMS), &*media_type) {
+            (Some("error"), _) => {
+                return Shown::Error(serde_json::from_slice(&content).unwrap_or_default());
             }
-            continue;
-        }
-        if media_type == "application/json" {
-            if let Ok(value) = serde_json::from_slice(&content) {
-                fields.insert("json".to_owned(), value);
-            }
+            (Some("table"), _) => Some("data"),
+            (Some("chart"), _) => Some("chart"),
+            (None, "application/json") => Some("json"),
+            _ => None,
+        };
+        if as_json.is_some() || media_type.starts_with(FOR_PROGRAMS) {
+            fields.extend(as_json.zip(Form::json(&content)));
             continue;
         }
         let field = FIELDS.iter().find(|(known, _)| *known == media_type).map(|it| it.1);
-        let value = value(&media_type, content);
-        match field {
+        match (field, Form::of(&media_type, &content)) {
             // An empty text is none: a bundle of forms has one if it has no other.
-            Some("text") if value.as_str().is_some_and(str::is_empty) => {}
-            Some("text") => {
-                let text = value.as_str().map(unquoted).unwrap_or_default();
-                fields.insert("text".to_owned(), text.into());
+            (Some("text"), Form::Text(text)) if text.is_empty() => {}
+            (Some("text"), Form::Text(text)) => {
+                fields.insert("text", Form::Text(unquoted(&text).to_owned()));
             }
-            Some(field) => drop(fields.insert(field.to_owned(), value)),
-            None => drop(extra.insert(media_type, value)),
+            (Some(field), form) => drop(fields.insert(field, form)),
+            (None, form) => drop(extra.insert(media_type, form)),
         }
     }
-    fields.insert("type".to_owned(), "result".into());
-    fields.insert("is_main_result".to_owned(), is_main.into());
-    if !extra.is_empty() {
-        fields.insert("extra".to_owned(), extra.into());
-    }
-    Shown::Result(line(&Value::Object(fields)))
-}
-
-/// A form as a text, or as what its JSON says; other bytes are in base64.
-fn value(media_type: &str, content: Vec<u8>) -> Value {
-    if media_type.ends_with("json")
-        && let Ok(value) = serde_json::from_slice(&content)
-    {
-        return value;
-    }
-    let is_text = media_type.starts_with("text/")
-        || ["image/svg+xml", "application/javascript"].contains(&media_type);
-    if is_text {
-        return String::from_utf8_lossy(&content).into_owned().into();
-    }
-    BASE64.encode(content).into()
+    let is_main_result = thing.occasion == Occasion::Result;
+    Shown::Result(line(&ResultLine { r#type: "result", is_main_result, fields, extra }))
 }
 
 /// The text of a value; that of a text is without its quotation marks, as these clients compare it.
@@ -140,8 +128,24 @@ fn unquoted(text: &str) -> &str {
     inner('\'').or_else(|| inner('"')).unwrap_or(text)
 }
 
-fn line(value: &Value) -> Bytes {
-    let mut line = value.to_string();
+/// Characters that some readers take for the end of a line. In JSON they are white space, or can be escaped.
+const ENDS_OF_LINES: [char; 5] = ['\n', '\r', '\u{85}', '\u{2028}', '\u{2029}'];
+
+fn line(value: &impl Serialize) -> Bytes {
+    // Maps have texts as their keys, so there is no error.
+    let mut line = serde_json::to_string(value).unwrap_or_default();
+    if line.contains(ENDS_OF_LINES) {
+        line = line.chars().fold(String::with_capacity(line.len() + 64), |mut whole, c| {
+            match c {
+                '\n' | '\r' => whole.push(' '),
+                c if ENDS_OF_LINES.contains(&c) => {
+                    whole.push_str(&format!("\\u{:04x}", u32::from(c)));
+                }
+                c => whole.push(c),
+            }
+            whole
+        });
+    }
     line.push('\n');
     line.into()
 }
@@ -244,6 +248,8 @@ impl Printed {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::*;
 
     #[test]
@@ -284,7 +290,7 @@ mod tests {
         let all = [
             ("text/plain", "'hi'"),
             ("image/png", "abc"),
-            ("application/json", "{\"a\":[1]}"),
+            ("application/json", "{\"a\":\n[1]}"),
             ("application/vnd.isolator.table", "{\"a\":[1]}"),
             ("application/vnd.isolator.chart", "{\"type\":\"line\"}"),
             ("application/vnd.isolator.chart", "no JSON"),
@@ -299,6 +305,26 @@ mod tests {
         );
         let latex = result(&[("text/plain", ""), ("text/latex", "$x$")], Occasion::Cell);
         assert_eq!(latex, json!({"type": "result", "is_main_result": false, "latex": "$x$"}));
+    }
+
+    #[test]
+    fn a_line_has_one_end_for_every_reader() {
+        let ends = "a\nb\rc\u{85}d\u{2028}e\u{2029}f";
+        for line in [
+            printed(Stream::Stdout, ends),
+            match shown(thing(
+                &[("text/plain", ends), ("application/json", "[1,\r\n2]")],
+                Occasion::Result,
+            )) {
+                Shown::Result(line) => line,
+                Shown::Error(failure) => panic!("{failure:?}"),
+            },
+        ] {
+            let text = std::str::from_utf8(&line).unwrap().strip_suffix('\n').unwrap();
+            assert!(!text.contains(ENDS_OF_LINES), "{text}");
+            let read: Value = serde_json::from_str(text).unwrap();
+            assert_eq!(read["text"], ends);
+        }
     }
 
     #[test]

@@ -65,7 +65,8 @@ mod tests {
     fn a_template_is_a_language_with_packages() {
         let config = config(
             r#"{"apis": {"e2b": {"templates": {"base": {"language": "javascript"},
-                "science": {"language": "python", "packages": ["numpy"]}}}}}"#,
+                "science": {"language": "python", "packages": ["numpy"]}}}},
+                "packages": {"onDemand": {"enabled": true, "allow": ["numpy"]}}}"#,
         );
         let language = |name| named(name, &config).unwrap().language;
         assert_eq!(language("base"), "javascript");

@@ -58,6 +58,14 @@ pub enum AgentError {
     /// The process does not read its input.
     #[error("process {0} has not read its input in time")]
     InputNotRead(u32),
+    /// A list has not arrived in time.
+    #[error(
+        "the list did not arrive in time, because the sandbox is busy: list fewer folders, or try again"
+    )]
+    ListLate,
+    /// There is no room for a list.
+    #[error("the server has no memory left for this list: read other answers first, or try again")]
+    NoRoomForList,
     /// The process has no terminal.
     #[error("process {0} has no terminal")]
     NoTerminal(u32),

@@ -7,11 +7,9 @@ use isolator_runner::wire::agent::{
 
 use super::call::Call;
 use super::error::{AgentError, Broken, Subject, TooMany};
+use super::list::List;
 use super::messages::{CallKind, Heard};
 use crate::pool::session::Session;
-
-/// Most bytes of a list of entries.
-const MAX_LIST: usize = 4 << 20;
 
 /// A file that is read.
 #[derive(Debug)]
@@ -117,28 +115,36 @@ impl Session {
         self.entry(path, Request::Stat(path.to_owned())).await
     }
 
-    /// Lists a folder: its entries, and those of its folders down to `depth`. One is the folder alone.
+    /// Lists a folder: its entries, and those of its folders down to `depth`. One is the folder alone. `takes` says whether there is
+    /// memory for further bytes of the list.
+    ///
+    /// # Errors
+    ///
+    /// See [`AgentError`].
+    pub async fn list_folder_within(
+        &self,
+        path: &str,
+        depth: u32,
+        takes: &mut (dyn FnMut(usize) -> bool + Send),
+    ) -> Result<Vec<Entry>, AgentError> {
+        let depth = depth.min(MAX_LISTED_DEPTH);
+        let request = |window| Request::List(path.to_owned(), depth, window);
+        let list = List {
+            kind: CallKind::Entries,
+            subject: Subject::Path(path),
+            most: MAX_LISTED,
+            too_many: TooMany::Entries,
+        };
+        list.receive(&self.agent, request, takes).await
+    }
+
+    /// The same for a list that is not kept.
     ///
     /// # Errors
     ///
     /// See [`AgentError`].
     pub async fn list_folder(&self, path: &str, depth: u32) -> Result<Vec<Entry>, AgentError> {
-        let fail = |broken: Broken| broken.of(Subject::Path(path));
-        let depth = depth.min(MAX_LISTED_DEPTH);
-        let request = |window| Request::List(path.to_owned(), depth, window);
-        let (_, mut call) = self.agent.call(CallKind::Entries, request).await.map_err(fail)?;
-        let (mut entries, mut room) = (Vec::new(), MAX_LIST);
-        loop {
-            match call.next().await {
-                Heard::Piece(_, body) => {
-                    let left = room.checked_sub(body.len()).filter(|_| entries.len() < MAX_LISTED);
-                    room = left.ok_or(TooMany::Entries)?;
-                    entries.push(call.parse(&body).map_err(fail)?);
-                }
-                Heard::End(StreamEnd::Complete) => return Ok(entries),
-                other => return Err(fail(other.broken())),
-            }
-        }
+        self.list_folder_within(path, depth, &mut |_| true).await
     }
 
     /// Makes a folder, and those above it that are missing. Also returns whether it was made: it may have been there.

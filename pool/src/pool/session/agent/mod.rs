@@ -11,6 +11,7 @@ mod files;
 #[cfg(fuzzing)]
 pub(crate) mod fuzzing;
 mod hub;
+mod list;
 mod messages;
 mod processes;
 

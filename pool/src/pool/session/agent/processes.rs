@@ -10,14 +10,12 @@ use isolator_runner::wire::{End, agent};
 
 use super::call::Call;
 use super::error::{AgentError, Broken, Subject, TooMany};
+use super::list::List;
 use super::messages::{CallKind, Heard};
 use crate::pool::session::Session;
 
 /// Longest time that a process may take to read a piece of its input.
 const INPUT_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// Most bytes of a list of processes.
-const MAX_LIST: usize = 4 << 20;
 
 /// Something of a process to which a client is attached.
 #[derive(Debug)]
@@ -107,29 +105,32 @@ impl Session {
         attached(answer, call, subject)
     }
 
-    /// The processes that run, of those that were started in this way.
+    /// The processes that run, of those that were started in this way. `takes` says whether there is memory for further bytes of
+    /// the list.
+    ///
+    /// # Errors
+    ///
+    /// See [`AgentError`].
+    pub async fn processes_within(
+        &self,
+        takes: &mut (dyn FnMut(usize) -> bool + Send),
+    ) -> Result<Vec<ProcessInfo>, AgentError> {
+        let list = List {
+            kind: CallKind::Processes,
+            subject: Subject::All,
+            most: agent::MAX_PROCESSES,
+            too_many: TooMany::Processes,
+        };
+        list.receive(&self.agent, Request::Processes, takes).await
+    }
+
+    /// The same for a list that is not kept.
     ///
     /// # Errors
     ///
     /// See [`AgentError`].
     pub async fn processes(&self) -> Result<Vec<ProcessInfo>, AgentError> {
-        let fail = |broken: Broken| broken.of(Subject::All);
-        let request = Request::Processes;
-        let (_, mut call) = self.agent.call(CallKind::Processes, request).await.map_err(fail)?;
-        let (mut processes, mut room) = (Vec::new(), MAX_LIST);
-        loop {
-            match call.next().await {
-                Heard::Piece(_, body) => {
-                    let left = room
-                        .checked_sub(body.len())
-                        .filter(|_| processes.len() < agent::MAX_PROCESSES);
-                    room = left.ok_or(TooMany::Processes)?;
-                    processes.push(call.parse::<ProcessInfo>(&body).map_err(fail)?);
-                }
-                Heard::End(StreamEnd::Complete) => return Ok(processes),
-                other => return Err(fail(other.broken())),
-            }
-        }
+        self.processes_within(&mut |_| true).await
     }
 
     /// Writes to the standard input or the terminal of a process. Returns when the process has room for it.

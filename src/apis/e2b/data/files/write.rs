@@ -10,13 +10,14 @@ use serde_json::{Value, json};
 use super::WRITE;
 use super::parts::{Parts, Pieces, of_form};
 use crate::apis::answer;
-use crate::apis::e2b::FileQuery;
 use crate::apis::e2b::data::call::DataCall;
 use crate::apis::e2b::data::connect::head::Encoding;
 use crate::apis::e2b::data::messages::filesystem;
 use crate::apis::e2b::error::E2bError;
+use crate::apis::e2b::{FileQuery, check_owner};
 use crate::audit::Note;
 use crate::calls::SentFile;
+use crate::web::Refused;
 
 /// Files of one form.
 const MAX_FILES: usize = 10_000;
@@ -101,7 +102,7 @@ fn refuse_metadata(headers: &HeaderMap) -> Result<(), E2bError> {
 }
 
 async fn form(
-    call: &DataCall,
+    call: &mut DataCall,
     mut parts: Parts,
     path: Option<String>,
     note: &mut Note,
@@ -132,8 +133,13 @@ async fn form(
             let message = format!("has more than {MAX_FILES} files: send them in several requests");
             return Err(E2bError::invalid("the form", message));
         }
+        // Its name is kept until the answer was read.
+        if !call.caller.share.grow(2 * target.len()) {
+            return Err(E2bError::refused(Refused::TooMuchInMemory));
+        }
         let mut file = begin(call, &target, note).await?;
         while let Some(piece) = part.next().await {
+            check_owner(&call.caller)?;
             file.write(piece.map_err(of_form)?).await.map_err(E2bError::of_agent)?;
         }
         written.push(file.finish(note).await.map_err(E2bError::of_agent)?);
@@ -152,6 +158,7 @@ async fn file(
 ) -> Result<Entry, E2bError> {
     let mut file = begin(call, path, note).await?;
     while let Some(piece) = pieces.next().await {
+        check_owner(&call.caller)?;
         file.write(piece?).await.map_err(E2bError::of_agent)?;
     }
     file.finish(note).await.map_err(E2bError::of_agent)

@@ -4,9 +4,8 @@ mod watch;
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use axum::response::Response;
-use axum::routing::post;
 use futures_util::future::BoxFuture;
 use isolator_pool::pool::session::agent::AgentError;
 
@@ -54,17 +53,14 @@ static METHODS: [(Method, Operation); 9] = [
 
 /// The paths.
 pub(super) fn route(apis: &Apis, e2b: &E2b) -> Router {
-    METHODS.iter().fold(Router::new(), |router, (method, operation)| {
-        let served = post(move |state, request| serve(*method, operation, state, request));
-        router.route(operation.route, operation.observed(apis, served.with_state(e2b.clone())))
-    })
+    call::route(apis, e2b, &METHODS, serve)
 }
 
 /// Serves a call.
 async fn serve(
     method: Method,
     operation: &'static Operation,
-    State(e2b): State<E2b>,
+    e2b: E2b,
     request: Request,
 ) -> Response {
     let line = match method {
@@ -100,7 +96,10 @@ async fn stat(call: &mut DataCall, head: Head, body: Body) -> Result<Response, E
 async fn list(call: &mut DataCall, head: Head, body: Body) -> Result<Response, E2bError> {
     let (path, depth) = call.message::<ListDirRequest>(&head, body).await?.into_listing()?;
     let session = call.session()?;
-    let entries = session.session.list_folder(&path, depth).await.map_err(E2bError::of_agent)?;
+    let share = &mut call.caller.share;
+    let listed =
+        session.session.list_folder_within(&path, depth, &mut |bytes| share.grow(bytes)).await;
+    let entries = listed.map_err(E2bError::of_agent)?;
     let entries = entries.into_iter().map(EntryInfo::from).collect();
     Ok(answer::message(&head, &ListDirResponse { entries }))
 }

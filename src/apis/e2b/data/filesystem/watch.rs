@@ -120,7 +120,7 @@ pub(super) async fn changes(
     let session = call.session()?;
     let watcher = call.sandbox.watchers.find(&id).ok_or_else(|| no_watcher(&id))?;
     let mut watching = watcher.lock().await;
-    let changes = watching.since_last(&session.session).await?.into_iter();
+    let changes = watching.since_last(&session.session, &mut call.caller.share).await?.into_iter();
     let events = changes.map(|change| FilesystemEvent::new(change, watching.root())).collect();
     Ok(answer::message(&head, &WatcherEvents { events }))
 }

@@ -7,6 +7,7 @@ use isolator_pool::pool::session::agent::AgentError;
 use tokio::time::Instant;
 
 use super::pid_of;
+use crate::apis::e2b::check_owner;
 use crate::apis::e2b::data::call::{DataCall, timed_out};
 use crate::apis::e2b::data::connect::ProtocolError;
 use crate::apis::e2b::data::connect::answer;
@@ -44,6 +45,7 @@ async fn take_all(
     let mut process = None;
     while let Some(piece) = body.next().await {
         let piece = piece.map_err(ProtocolError::Receive)?;
+        check_owner(&call.caller)?;
         if !call.caller.share.grow(piece.len()) {
             return Err(ProtocolError::NoRoom.into());
         }

@@ -1,13 +1,46 @@
-//! JSON that is passed on as it came.
+//! Forms of the things that cells show, as notebooks have them.
 
 use std::fmt;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use isolator_pool::pool::session::FOR_PROGRAMS;
+use serde::Serialize;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
+use crate::result::units::text;
+
+/// A form of a thing.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+pub(super) enum Form {
+    /// JSON as it came. No tree is made of it, which would be many times larger.
+    Json(Box<RawValue>),
+    /// Text, or other bytes in base64.
+    Text(String),
+}
+
+impl Form {
+    /// The form of this media type.
+    pub(super) fn of(kind: &str, content: &[u8]) -> Self {
+        if kind.ends_with("json") || kind.starts_with(FOR_PROGRAMS) {
+            return Self::json(content).unwrap_or_else(|| Self::Text(text(content)));
+        }
+        let is_text = kind.starts_with("text/")
+            || kind == "image/svg+xml"
+            || kind == "application/javascript";
+        Self::Text(if is_text { text(content) } else { BASE64.encode(content) })
+    }
+
+    /// The form of a content that is JSON.
+    pub(super) fn json(content: &[u8]) -> Option<Self> {
+        passed_on(content).map(Self::Json)
+    }
+}
+
 /// The JSON of a text, if it is some that all clients can read: it is not nested too deeply, and its texts and numbers are sound.
-/// No tree is made of it, which would be many times larger.
-pub(super) fn passed_on(text: &[u8]) -> Option<Box<RawValue>> {
+fn passed_on(text: &[u8]) -> Option<Box<RawValue>> {
     serde_json::from_slice::<Sound>(text).ok()?;
     serde_json::from_slice(text).ok()
 }
@@ -66,6 +99,17 @@ impl<'de> Visitor<'de> for Sound {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn things_that_are_shown_keep_their_forms() {
+        let json =
+            |kind: &str, content: &[u8]| serde_json::to_string(&Form::of(kind, content)).unwrap();
+        assert_eq!(json("application/json", b" [0, {\"a\": 1e2}]\n"), "[0, {\"a\": 1e2}]");
+        assert_eq!(json("application/json", b"[1] [2]"), "\"[1] [2]\"");
+        assert_eq!(json("application/json", b"\"\xff\""), "\"\\\"\u{fffd}\\\"\"");
+        assert_eq!(json("text/html", b"<b>"), "\"<b>\"");
+        assert_eq!(json("image/png", b"png"), "\"cG5n\"");
+    }
 
     #[test]
     fn only_json_that_clients_can_read_is_passed_on() {
