@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
@@ -54,8 +55,6 @@ def built(overlay):
                 config["languageSettings"][language]["enabled"] = False
             # The tests call pods by their addresses.
             config["http"]["allowedHosts"] += [f"10.244.{node}.{last}" for node in (1, 2) for last in range(1, 100)]
-            if os.environ.get("NO_DRAIN"):
-                config["http"].pop("drainNotice"); config.pop("node")
             found["data"]["isolator_config.json"] = json.dumps(config | SETTINGS)
     return objects
 
@@ -72,7 +71,7 @@ class Run:
         wait_until(lambda: len(self.cluster.get("nodes")["items"]) == 2, 60, "two nodes")
         closing.callback(Names(self.cluster).close)
         lines, (self.token, self.operator) = tokens("agent", "operator")
-        self.lines = dict(zip(("tokens", "operators"), lines, strict=True))
+        self.secret = {"tokens": lines[0], "operators": lines[1], "operator": self.operator}
 
     def place(self, pod):
         return pod["status"]["podIP"], 8000
@@ -89,7 +88,7 @@ class Run:
         objects = built("sessions")
         self.cluster.apply([found for found in objects if found["kind"] == "Namespace"])
         secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "isolator-tokens", "namespace": "isolator"}}
-        self.cluster.apply([secret | {"stringData": self.lines}])
+        self.cluster.apply([secret | {"stringData": self.secret}])
         began = time.monotonic()
         self.cluster.apply(objects)
         wait_until(lambda: len(self.cluster.ready()) == 3, 120, "three nodes of Isolator are ready")
@@ -154,7 +153,7 @@ class Run:
 
         def act():
             self.cluster.ask("set", "image", "statefulset/isolator", f"isolator={images.NODES[1]}")
-            self.cluster.ask("rollout", "status", "statefulset/isolator", "--timeout=110s")
+            self.cluster.ask("rollout", "status", "statefulset/isolator", "--timeout=280s")
 
         failed = self.under_load("rolling upgrade", act)
         said(f"    it took {time.monotonic() - began:.0f} s for three nodes")
@@ -215,8 +214,13 @@ def main():
         with ExitStack() as closing:
             run = Run(folder, closing)
             run.overlay()
-            for part in parts:
-                getattr(run, part)(*([closing] if part == "scale" else []))
+            try:
+                for part in parts:
+                    getattr(run, part)(*([closing] if part == "scale" else []))
+            except BaseException:
+                # Before the cluster goes, which takes a while.
+                traceback.print_exc()
+                raise
     finally:
         if os.environ.get("KEEP"):
             print(f"logs are in {folder}")
