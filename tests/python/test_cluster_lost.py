@@ -217,6 +217,8 @@ def test_cells_whose_connections_break_run_once(nodes):
             for number in range(12):
                 before = sum(one.cells for one in running)
                 nodes.haproxy.cut(nodes.nodes[number % 3])
+                # A call is tried four times. On a fast machine, each of them could be cut.
+                time.sleep(0.3)
                 wait_until(lambda before=before: sum(one.cells for one in running) > before + 10, 30, "cells after it")
         # And one of each kind that takes a while.
         for name, handle in found.items():

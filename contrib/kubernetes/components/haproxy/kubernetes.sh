@@ -8,7 +8,7 @@ servers=
 number=0
 while [ "$number" -lt "$NODES" ]; do
     name=isolator-$number
-    servers="$servers    server $name $name.$SERVICE:8000 resolvers cluster init-addr none\\n"
+    servers="$servers    server $name $name.$SERVICE:8000 tcp-ut 1500 resolvers cluster init-addr none\\n"
     number=$((number + 1))
 done
 # The first server line of each list becomes all of them, and the others go.
