@@ -3,7 +3,6 @@
 The checks with the SDK are in `tests/apis/e2b_code.py`, each with the synchronous and with the asynchronous client.
 """
 
-import contextlib
 import json
 import time
 
@@ -113,20 +112,6 @@ async def test_contexts_are_only_for_who_may_use_the_sandbox(box):
     answer = await theirs.ask("POST", "/execute", {"code": "1", "context_id": context["id"]})
     assert answer.status_code == 404
     await box.client.delete(f"/sandboxes/{theirs.made['sandboxID']}")
-
-
-async def test_contexts_of_clients_that_go_away_take_no_room(box):
-    before = len((await box.ask("GET", "/contexts")).json())
-    for _ in range(20):
-        with contextlib.suppress(httpx.TimeoutException):
-            await box.client.post("/contexts", json={}, headers=box.headers, timeout=0.01)
-    await anyio.sleep(0.5)
-    made = await box.ask("POST", "/contexts", {})
-    assert made.status_code == 200, made.text
-    listed = (await box.ask("GET", "/contexts")).json()
-    assert made.json()["id"] in [context["id"] for context in listed]
-    for context in listed[before:]:
-        await box.ask("DELETE", f"/contexts/{context['id']}")
 
 
 async def test_cells_of_all_contexts_run_one_after_the_other(box):

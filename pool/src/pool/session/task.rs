@@ -245,6 +245,11 @@ impl Task {
                 if let Ok(Opened { memory: Some(memory), .. }) = &opened {
                     self.state.memory.store(*memory.min(&self.memory_limit), Ordering::Relaxed);
                 }
+                if answer.is_closed() {
+                    // Its caller has gone away, and nothing else knows of it. A failure shows with the next command.
+                    let other_messages = self.other_messages();
+                    let _ = contexts::close(sandbox, &other_messages, open.context).await;
+                }
                 send(answer, opened)
             }
             Command::CloseContext { context, answer } => {
