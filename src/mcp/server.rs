@@ -23,7 +23,7 @@ use crate::calls::{Again, Call, CallOutcome, Clients, Serving, Setup, ToolName};
 use crate::current::Current;
 use crate::mcp::answers::{Answers, NoSuchTool};
 use crate::mcp::caller::{
-    ConnectedClient, MaxQueue, TakenArguments, caller, extension, say_outcome,
+    ConnectedClient, MaxQueue, SESSION_HEADER, TakenArguments, caller, extension, say_outcome,
 };
 use crate::mcp::icon::icons;
 use crate::mcp::keyed::{CallKey, unusable};
@@ -44,9 +44,6 @@ use crate::traces::Origin;
 
 /// The key of a request's `_meta` that says `false` if its caller waits until the program has ended.
 const DETACH: &str = "isolator/detach";
-
-/// The header in which clients of older revisions name their session.
-pub(super) const SESSION_HEADER: &str = "mcp-session-id";
 
 /// The server for one client; cheap to clone.
 #[derive(Clone)]
