@@ -38,7 +38,6 @@ use crate::lock::lock;
 use crate::packages::PackageSet;
 use crate::pool::admission::AdmissionError;
 use crate::quote::Said;
-use crate::run::ExchangeError;
 use crate::run::outcome::{ChangedFile, Outcome};
 use crate::run::output::Watch;
 use crate::run::workspace::Workspace;
@@ -227,13 +226,6 @@ pub enum SessionError {
     /// There is no such file, or it can't be read.
     #[error(transparent)]
     NoSuchFile(#[from] FileReadError),
-}
-
-impl From<ExchangeError> for SessionError {
-    /// A session whose runner does not answer has ended.
-    fn from(error: ExchangeError) -> Self {
-        Self::Ended(EndReason::lost(error))
-    }
 }
 
 /// A session. Dropping it, or [`Session::close`], ends it and removes its sandbox.

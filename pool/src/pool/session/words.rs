@@ -2,8 +2,9 @@
 
 use isolator_runner::wire::{Failed, FailedCause, Interpreter};
 
-use super::SessionError;
+use super::{EndReason, SessionError};
 use crate::quote::said;
+use crate::run::ExchangeError;
 
 /// Why a step has no outcome.
 pub(super) fn from_failed(failed: &Failed) -> SessionError {
@@ -34,4 +35,11 @@ fn is_version(text: &str) -> bool {
     text.len() <= LONGEST
         && text.starts_with(|first: char| first.is_ascii_digit())
         && text.bytes().all(is_part)
+}
+
+impl From<ExchangeError> for SessionError {
+    /// A session whose runner does not answer has ended.
+    fn from(error: ExchangeError) -> Self {
+        Self::Ended(EndReason::lost(error))
+    }
 }
