@@ -15,6 +15,9 @@ use crate::mcp::progress;
 use crate::request::understand::given::Object;
 use crate::web::OutcomeSlot;
 
+/// The header in which clients of older revisions name their session.
+pub(super) const SESSION_HEADER: &str = "mcp-session-id";
+
 /// The client of a request. A transport with several clients adds it to each request.
 #[derive(Debug, Clone)]
 pub(crate) struct ConnectedClient {

@@ -23,10 +23,10 @@ use crate::calls::{Again, Call, CallOutcome, Clients, Serving, Setup, ToolName};
 use crate::current::Current;
 use crate::mcp::answers::{Answers, NoSuchTool};
 use crate::mcp::caller::{
-    ConnectedClient, MaxQueue, TakenArguments, caller, extension, say_outcome,
+    ConnectedClient, MaxQueue, SESSION_HEADER, TakenArguments, caller, extension, say_outcome,
 };
 use crate::mcp::icon::icons;
-use crate::mcp::keyed::{CallKey, unusable};
+use crate::mcp::keyed::CallKey;
 use crate::mcp::list_changes::{Changes, Session};
 use crate::mcp::progress::Progress;
 use crate::mcp::render::{self, Answer};
@@ -44,9 +44,6 @@ use crate::traces::Origin;
 
 /// The key of a request's `_meta` that says `false` if its caller waits until the program has ended.
 const DETACH: &str = "isolator/detach";
-
-/// The header in which clients of older revisions name their session.
-pub(super) const SESSION_HEADER: &str = "mcp-session-id";
 
 /// The server for one client; cheap to clone.
 #[derive(Clone)]
@@ -448,23 +445,8 @@ impl ServerHandler for Server {
         // get_result runs nothing, and each call of it may have another answer.
         let is_fetched = request.name == ToolName::GetResult.as_str();
         let key = if is_fetched { Ok(None) } else { CallKey::of(&context) };
-        let answered = async {
-            let answers = &now.answers;
-            match key {
-                Ok(None) => {
-                    let answer = answers.answer(&request.name, arguments, call, waits, options);
-                    answer.await.map(Arc::unwrap_or_clone)
-                }
-                Ok(Some(key)) => {
-                    let name = &request.name;
-                    Box::pin(answers.answer_once(key, name, arguments, call, waits, options)).await
-                }
-                Err(error) => {
-                    let note = now.setup.audit.begin(&call.client, &request.name);
-                    Ok(unusable(&request.name, &error, note))
-                }
-            }
-        };
+        let name = &request.name;
+        let answered = now.answers.answer_keyed(key, name, arguments, call, waits, options);
         let cancelled = |why| (Err(ErrorData::internal_error(why, None)), OperationEnd::Cancelled);
         let (answer, end) = tokio::select! {
             biased;

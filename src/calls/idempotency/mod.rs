@@ -42,6 +42,9 @@ pub(crate) struct Idempotency {
     tasks: TaskTracker,
 }
 
+/// An answer of any kind.
+type AnyAnswer = Arc<dyn Any + Send + Sync>;
+
 /// The bounds of kept answers.
 #[derive(Debug, Clone, Copy, Default)]
 struct Bounds {
@@ -168,7 +171,7 @@ impl Claim {
     /// The call has been answered.
     fn answered<T: Any + Send + Sync>(mut self, made: Made<T>) {
         let Made { answer, weight, outcome } = made;
-        let answer: store::AnyAnswer = Arc::new(answer);
+        let answer: AnyAnswer = Arc::new(answer);
         self.running.end(CallEnd::Answered(Arc::clone(&answer)));
         self.is_over = true;
         let mut store = lock(&self.of.store);
@@ -263,7 +266,7 @@ impl Idempotency {
 
 /// An answer of the type that its request has.
 fn of_type<T: Any + Send + Sync>(
-    answer: store::AnyAnswer,
+    answer: AnyAnswer,
     is_repeated: bool,
 ) -> Result<Once<T>, KeyRefusal> {
     // The digest names the operation, so it is always this type.

@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use super::KeyRefusal;
-use super::store::AnyAnswer;
+use super::{AnyAnswer, KeyRefusal};
 
 /// Maximum number of callers that wait for one answer.
 const MAX_WAITING: usize = 16;
