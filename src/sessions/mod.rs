@@ -417,6 +417,9 @@ impl Sessions {
             let most = if is_at_own_limit { self.of_one } else { self.config.max };
             let is_own_share = is_at_own_limit;
             if self.config.when_full == WhenFull::Refuse {
+                // A server that is full is so for all clients: then another one may have room for this one, too.
+                let is_own_share = is_at_own_limit && !is_full;
+                let most = if is_own_share { self.of_one } else { self.config.max };
                 return Err(OpenFailure::Full { most, is_own_share });
             }
             let (loser, why) = if is_at_own_limit {

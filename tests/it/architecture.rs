@@ -59,6 +59,7 @@ const FOLDERS: [(&str, &[&str]); 2] = [
             "requirement",
             "policy",
             "address",
+            "notice",
             "current",
             "duration",
             "reread",

@@ -121,7 +121,7 @@ class Kubernetes:
     def ask(self, *arguments, check=True, text=None):
         """What kubectl says."""
         command = [self.programs / "kubectl", "--kubeconfig", self.config, *map(str, arguments)]
-        done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=300)
         if check and done.returncode != 0:
             raise RuntimeError(f"kubectl {' '.join(map(str, arguments))}: {done.stderr}")
         return done.stdout

@@ -71,7 +71,7 @@ class Run:
         wait_until(lambda: len(self.cluster.get("nodes")["items"]) == 2, 60, "two nodes")
         closing.callback(Names(self.cluster).close)
         lines, (self.token, self.operator) = tokens("agent", "operator")
-        self.lines = dict(zip(("tokens", "operators"), lines, strict=True))
+        self.secret = {"tokens": lines[0], "operators": lines[1], "operator": self.operator}
 
     def place(self, pod):
         return pod["status"]["podIP"], 8000
@@ -88,7 +88,7 @@ class Run:
         objects = built("sessions")
         self.cluster.apply([found for found in objects if found["kind"] == "Namespace"])
         secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "isolator-tokens", "namespace": "isolator"}}
-        self.cluster.apply([secret | {"stringData": self.lines}])
+        self.cluster.apply([secret | {"stringData": self.secret}])
         began = time.monotonic()
         self.cluster.apply(objects)
         wait_until(lambda: len(self.cluster.ready()) == 3, 120, "three nodes of Isolator are ready")
@@ -153,7 +153,7 @@ class Run:
 
         def act():
             self.cluster.ask("set", "image", "statefulset/isolator", f"isolator={images.NODES[1]}")
-            self.cluster.ask("rollout", "status", "statefulset/isolator", "--timeout=110s")
+            self.cluster.ask("rollout", "status", "statefulset/isolator", "--timeout=280s")
 
         failed = self.under_load("rolling upgrade", act)
         said(f"    it took {time.monotonic() - began:.0f} s for three nodes")

@@ -8,9 +8,10 @@ from collections import Counter
 from contextlib import contextmanager
 
 import pytest
-from cluster import SESSIONS, cluster, wait_until
+from cluster import SESSIONS, cluster, network, wait_until
 from cluster_clients import Client, E2b, client, load
 from test_cluster import COUNT, SLOW_COUNT, close, is_gone, node_of, sessions, value
+from valkey import valkey
 
 pytestmark = [pytest.mark.any_engine, pytest.mark.alone]
 
@@ -139,14 +140,20 @@ def test_a_node_that_is_stopped_serves_its_sessions_until_the_notice_is_over(nod
 
 def test_a_session_is_opened_on_another_node_when_one_is_full(nodes):
     with client(nodes) as caller:
-        opened = [caller.open() for _ in range(3 * SESSIONS)]
-        assert Counter(map(node_of, opened)) == {"n1": SESSIONS, "n2": SESSIONS, "n3": SESSIONS}
-        # Now all of them are, and the client of MCP reads it in an answer.
-        answer = caller.call("open_session", language="python")
-        assert answer.status == 200 and answer.result["isError"] and answer.outcome == "not-run", answer.body
-        assert all(value(caller.cell(handle, "6 * 7")) == "42" for handle in opened)
-        for handle in opened:
-            caller.call("close_session", session=handle)
+        opened = []
+        try:
+            opened.extend(caller.open() for _ in range(3 * SESSIONS))
+            all_are_open(caller, opened)
+        finally:
+            close(caller, dict(enumerate(opened)))
+
+
+def all_are_open(caller, opened):
+    """All nodes are full, and the next session is refused in the words of MCP."""
+    assert Counter(map(node_of, opened)) == {"n1": SESSIONS, "n2": SESSIONS, "n3": SESSIONS}
+    answer = caller.call("open_session", language="python")
+    assert answer.result["isError"] and answer.outcome == "not-run", answer.body
+    assert all(value(caller.cell(handle, "6 * 7")) == "42" for handle in opened)
 
 
 def lose(nodes, node, how):
@@ -267,3 +274,19 @@ def test_a_client_reads_why_it_is_not_served_when_no_node_is_there(tmp_path):
         node.start()
         nodes.wait_until_all_serve()
         assert caller.ask("GET", "/readyz").status == 200 and caller.run("print(1)").data["stdout"] == "1\n"
+
+
+def test_a_session_of_a_lost_node_is_replayed_on_another_with_a_journal_in_valkey(tmp_path):
+    with network() as at, valkey(tmp_path / "valkey", address=at.machine) as journals:
+        kept = {"journals": journals.settings}
+        with cluster(tmp_path, nodes=2, at=at, sessions=kept) as nodes, client(nodes) as caller:
+            session = caller.open()
+            assert [value(caller.cell(session, COUNT)) for _ in range(3)] == ["1", "2", "3"]
+            (key,) = wait_until(lambda: journals.ask("KEYS", "isolator:journal:*"), 10, "a journal")
+            wait_until(lambda: journals.ask("LLEN", key) >= 3, 10, "all steps are written")
+            lose(nodes, nodes.node(node_of(session)), "kill")
+            is_gone(caller.cell(session, "1"), node_of(session))
+            answer = caller.call("open_session", language="python", replay=session)
+            other = answer.data["session"]
+            assert node_of(other) != node_of(session)
+            assert value(caller.cell(other, COUNT)) == "4"

@@ -16,7 +16,7 @@ from server import BINARY, ROOT, tokens
 FOLDER = ROOT / "contrib/kubernetes"
 OVERLAYS = ["gateway", "keda", "programs", "sessions"]
 # What the user makes; docs/kubernetes.md says how.
-SECRETS = {"isolator-tokens", "isolator-prometheus"}
+SECRETS = {"isolator-tokens": {"tokens", "operators", "operator"}}
 UNITS = {"Gi": 1 << 30, "Mi": 1 << 20}
 
 
@@ -108,6 +108,9 @@ def test_everything_that_an_object_names_is_there(overlay):
         assert {one["port"] for one in found["spec"]["endpoints"]} <= {one["name"] for one in service["spec"]["ports"]}
         # The alerts know the job by this name.
         assert service["metadata"]["labels"][found["spec"]["jobLabel"]] == "isolator"
+        for endpoint in found["spec"]["endpoints"]:
+            credentials = endpoint["authorization"]["credentials"]
+            assert credentials["key"] in SECRETS[credentials["name"]]
     for found in of_kind(objects, "HTTPRoute"):
         for rule in found["spec"]["rules"]:
             for backend in rule["backendRefs"]:
@@ -136,8 +139,10 @@ def test_the_server_understands_its_configuration_and_command_lines(tmp_path):
         assert code == 0, said
     mounts = {mount["mountPath"] for mount in container["volumeMounts"]}
     written = json.loads(config_text())
-    for path in (written["http"]["tokens"], written["admin"]["tokens"]):
-        assert str(Path(path).parent) in mounts
+    drains = container["lifecycle"]["preStop"]["exec"]["command"]
+    for path in (written["http"]["tokens"], written["admin"]["tokens"], drains[drains.index("--token-file") + 1]):
+        assert str(Path(path).parent) in mounts and Path(path).name in SECRETS[secret["secretName"]]
+    assert drains[-1] == str(next(port["containerPort"] for port in container["ports"] if port["name"] == "admin"))
     assert container["args"][1] in mounts
     assert re.search(r"XDG_STATE_HOME=(\S+)", described)[1] in mounts
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}

@@ -218,20 +218,21 @@ impl Sandboxes {
                 found = Some(sandbox);
             }
         }
-        found.ok_or_else(|| {
-            if let Some(lost) = claim.lost(self.sessions.node()) {
-                return E2bError::lost(ErrorKind::SandboxGone, lost);
+        found.ok_or_else(|| match claim.lost(self.sessions.node()) {
+            Some(lost) => E2bError::lost(ErrorKind::SandboxGone, lost),
+            None => {
+                let message = match claim.has_secret() {
+                    true => {
+                        "the sandbox was not found: none has this X-Access-Token or signature. It has ended, or the \
+                         server was started again; with E2b-Sandbox-Id the answer says why"
+                    }
+                    false => {
+                        "the request names no sandbox: send E2b-Sandbox-Id and X-Access-Token, or a signed URL of a \
+                         file"
+                    }
+                };
+                E2bError::new(ErrorKind::Unauthenticated, message)
             }
-            let message = match claim.has_secret() {
-                true => {
-                    "the sandbox was not found: none has this X-Access-Token or signature. It has ended, or the server was \
-                     started again; with E2b-Sandbox-Id the answer says why"
-                }
-                false => {
-                    "the request names no sandbox: send E2b-Sandbox-Id and X-Access-Token, or a signed URL of a file"
-                }
-            };
-            E2bError::new(ErrorKind::Unauthenticated, message)
         })
     }
 

@@ -42,9 +42,6 @@ pub(crate) struct Idempotency {
     tasks: TaskTracker,
 }
 
-/// An answer of any kind.
-type AnyAnswer = Arc<dyn Any + Send + Sync>;
-
 /// The bounds of kept answers.
 #[derive(Debug, Clone, Copy, Default)]
 struct Bounds {
@@ -171,7 +168,7 @@ impl Claim {
     /// The call has been answered.
     fn answered<T: Any + Send + Sync>(mut self, made: Made<T>) {
         let Made { answer, weight, outcome } = made;
-        let answer: AnyAnswer = Arc::new(answer);
+        let answer: running::AnyAnswer = Arc::new(answer);
         self.running.end(CallEnd::Answered(Arc::clone(&answer)));
         self.is_over = true;
         let mut store = lock(&self.of.store);
@@ -266,7 +263,7 @@ impl Idempotency {
 
 /// An answer of the type that its request has.
 fn of_type<T: Any + Send + Sync>(
-    answer: AnyAnswer,
+    answer: running::AnyAnswer,
     is_repeated: bool,
 ) -> Result<Once<T>, KeyRefusal> {
     // The digest names the operation, so it is always this type.

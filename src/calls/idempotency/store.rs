@@ -12,8 +12,8 @@ use isolator_pool::pool::admission::Client;
 use tokio::time::Instant;
 
 use super::key::{Key, RequestDigest};
-use super::running::Running;
-use super::{AnyAnswer, Asked, Bounds, KeyRefusal};
+use super::running::{AnyAnswer, Running};
+use super::{Asked, Bounds, KeyRefusal};
 
 /// Longest time of marks. A client that sends a call again does so much sooner.
 const MARKED_FOR: Duration = Duration::from_hours(24);
