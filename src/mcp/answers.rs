@@ -84,6 +84,11 @@ impl Answers {
         Self { calls, audit: setup.audit.clone(), ..self.clone() }
     }
 
+    /// Why nothing is served, if the audit log can't be written.
+    pub(super) fn audit_refusal(&self) -> Option<&'static str> {
+        self.audit.refusal()
+    }
+
     /// Begins the line of a call in the audit log.
     pub(super) fn begin_note(&self, client: &Client, tool: &str) -> Note {
         self.audit.begin(client, tool)

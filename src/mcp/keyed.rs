@@ -76,7 +76,7 @@ impl CallKey {
 }
 
 /// The answer to a call with a key that can't be used, whose line in the audit log is `note`.
-pub(super) fn unusable(tool: &str, error: &InvalidArgument, mut note: Note) -> Answer {
+fn unusable(tool: &str, error: &InvalidArgument, mut note: Note) -> Answer {
     let tool = ToolName::named(tool).unwrap_or(ToolName::ExecuteCode);
     let answer = invalid(tool, error).with_outcome(CallOutcome::NotRun(Again::Never));
     note.answered(answer.status);
@@ -84,12 +84,39 @@ pub(super) fn unusable(tool: &str, error: &InvalidArgument, mut note: Note) -> A
 }
 
 impl Answers {
-    /// Answers a call with a key as [`answer`](Self::answer) does if it is the first with it, and else with the answer of the first.
+    /// Answers a call as [`answer`](Self::answer) does, or, if it has a key, once for all calls with that. `key` is what
+    /// [`CallKey::of`] has found.
     ///
     /// # Errors
     ///
     /// When there is no such tool.
-    pub(super) async fn answer_once(
+    pub(super) async fn answer_keyed(
+        &self,
+        key: Result<Option<CallKey>, InvalidArgument>,
+        name: &str,
+        arguments: Given,
+        call: Call,
+        waits: bool,
+        options: Option<Value>,
+    ) -> Result<Answer, NoSuchTool> {
+        match key {
+            // A call that is refused because the audit log can't be written has no key, either.
+            Ok(Some(key)) if self.audit_refusal().is_none() => {
+                Box::pin(self.answer_once(key, name, arguments, call, waits, options)).await
+            }
+            Ok(_) => {
+                let answer = self.answer(name, arguments, call, waits, options).await;
+                answer.map(Arc::unwrap_or_clone)
+            }
+            Err(error) => {
+                let note = self.begin_note(&call.client, name);
+                Ok(unusable(name, &error, note))
+            }
+        }
+    }
+
+    /// Answers a call with a key as [`answer`](Self::answer) does if it is the first with it, and else with the answer of the first.
+    async fn answer_once(
         &self,
         key: CallKey,
         name: &str,

@@ -26,7 +26,7 @@ use crate::mcp::caller::{
     ConnectedClient, MaxQueue, SESSION_HEADER, TakenArguments, caller, extension, say_outcome,
 };
 use crate::mcp::icon::icons;
-use crate::mcp::keyed::{CallKey, unusable};
+use crate::mcp::keyed::CallKey;
 use crate::mcp::list_changes::{Changes, Session};
 use crate::mcp::progress::Progress;
 use crate::mcp::render::{self, Answer};
@@ -445,23 +445,8 @@ impl ServerHandler for Server {
         // get_result runs nothing, and each call of it may have another answer.
         let is_fetched = request.name == ToolName::GetResult.as_str();
         let key = if is_fetched { Ok(None) } else { CallKey::of(&context) };
-        let answered = async {
-            let answers = &now.answers;
-            match key {
-                Ok(None) => {
-                    let answer = answers.answer(&request.name, arguments, call, waits, options);
-                    answer.await.map(Arc::unwrap_or_clone)
-                }
-                Ok(Some(key)) => {
-                    let name = &request.name;
-                    Box::pin(answers.answer_once(key, name, arguments, call, waits, options)).await
-                }
-                Err(error) => {
-                    let note = now.setup.audit.begin(&call.client, &request.name);
-                    Ok(unusable(&request.name, &error, note))
-                }
-            }
-        };
+        let name = &request.name;
+        let answered = now.answers.answer_keyed(key, name, arguments, call, waits, options);
         let cancelled = |why| (Err(ErrorData::internal_error(why, None)), OperationEnd::Cancelled);
         let (answer, end) = tokio::select! {
             biased;
