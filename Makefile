@@ -15,8 +15,8 @@ MANIFESTS := Cargo.toml fuzz/Cargo.toml template/Cargo.toml
 # The steps share a target directory and an engine, so in parallel they would only wait for each other.
 .NOTPARALLEL:
 
-.PHONY: help run test test-all bench soak flood lint advisories fmt build bundle deb wheel container images engine engines toolchain unit fuzz \
-	pytest suites suites-apis beside-apis sbom lock clean
+.PHONY: help run test test-all bench soak flood lint advisories fmt build bundle deb wheel container container-node test-kubernetes images engine engines toolchain unit fuzz \
+	pytest suites suites-apis test-ray beside-apis sbom lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -67,6 +67,14 @@ wheel: build ## Pack it as a Python wheel, for pip and uv
 container: engine build ## Pack it as a container image: isolator-server
 	scripts/container
 
+container-node: engine build ## Pack it with the language images for the embedded engine, which needs no Docker: isolator-node
+	scripts/images embedded
+	scripts/container-node
+
+test-kubernetes: engine build ## Run Kubernetes with two nodes on this machine, and test contrib/kubernetes in it; the first time it builds Kubernetes
+	scripts/images embedded
+	scripts/python tests/kubernetes/run.py
+
 images: build ## Build the language images that are missing or have changed
 	$(TIMED) "build: images" scripts/images
 
@@ -106,6 +114,10 @@ beside-apis: engines ## Measure the APIs of other systems next to MCP, and check
 	scripts/python tests/python/beside_mcp.py $(APIS)
 	scripts/python tests/python/beside_e2b.py
 
+test-ray: export ISOLATOR_TEST_ENGINE = embedded
+test-ray: engines ## Run 1,000 programs on two nodes of Ray, of which one loses its Isolator; options: RAY="--programs 10000"
+	scripts/ray tests/ray/two_nodes.py $(RAY)
+
 soak: engines ## Run ordinary and hostile requests for a long time and check the log; options: SOAK="--time 8h --seed 7"
 	for engine in $(or $(ISOLATOR_TEST_ENGINE),docker embedded); do \
 		ISOLATOR_TEST_ENGINE=$$engine scripts/python tests/python/soak.py $(SOAK) || exit; done
@@ -120,4 +132,4 @@ lock: ## Write the locks of the packages from PyPI and npm; take the newest vers
 	scripts/lock $(LOCK)
 
 clean: ## Remove what was built here, except for the images on the engine
-	$(CARGO) clean && rm -rf .venv .clients tests/node/node_modules tests/clients/node/node_modules tests/apis/*/node_modules
+	$(CARGO) clean && rm -rf .venv .clients tests/node/node_modules tests/kubernetes/node_modules tests/clients/node/node_modules tests/apis/*/node_modules

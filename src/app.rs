@@ -18,9 +18,9 @@ use isolator_pool::pool::pools::{PoolSpec, Pools};
 use isolator_pool::pool::sizing::Size;
 use isolator_pool::sandbox::sweep::{self, Swept};
 
-use crate::config::{Config, EngineKind};
+use crate::config::{Config, EngineKind, StoreConfig};
 use crate::images::{BuildEngine, LanguageImages};
-use crate::packages::store::Store;
+use crate::packages::store::{Store, StoreKey};
 
 /// The static program that waits in every sandbox.
 pub static RUNNER: &[u8] = include_bytes!(env!("ISOLATOR_RUNNER"));
@@ -104,7 +104,7 @@ impl App {
                         program: program.into(),
                         runner: RUNNER,
                         template: TEMPLATE,
-                        packages: data.join("packages/sets"),
+                        packages: package_folder(&config.packages.store)?.join("sets"),
                         images: data,
                         state: directory.join("embedded"),
                         favordynmods: config.engine.favordynmods,
@@ -279,10 +279,20 @@ pub(crate) fn data_directory() -> Option<PathBuf> {
 /// # Errors
 ///
 /// When there is no folder for them, or it can't be written.
-pub(crate) fn package_store() -> anyhow::Result<Store> {
+pub(crate) fn package_store(config: &StoreConfig) -> anyhow::Result<Store> {
+    let folder = package_folder(config)?;
+    let key = config.key_file.as_deref().map(StoreKey::read).transpose()?;
+    Ok(Store::open(&folder, key)?)
+}
+
+/// The folder of the store of sets of packages.
+fn package_folder(config: &StoreConfig) -> anyhow::Result<PathBuf> {
+    if let Some(folder) = &config.folder {
+        return Ok(folder.clone());
+    }
     let data =
         data_directory().context("no directory for packages is known: set XDG_DATA_HOME to one")?;
-    Ok(Store::open(&data.join("packages"))?)
+    Ok(data.join("packages"))
 }
 
 fn absolute(name: &str) -> Option<PathBuf> {

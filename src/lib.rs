@@ -45,6 +45,8 @@ pub mod log;
 mod mcp;
 mod metrics;
 mod node;
+mod nodes_key;
+mod notice;
 mod packages;
 mod pattern;
 pub mod policy;

@@ -111,6 +111,9 @@ async fn run(Cli { global, command }: Cli) -> anyhow::Result<ExitCode> {
         Command::Reload(arguments) => {
             commands::reload::reload(move || Ok(global.load()?), arguments).await
         }
+        Command::Drain(arguments) => {
+            commands::drain::drain(move || Ok(global.load()?), arguments).await
+        }
         Command::Tune(arguments) => commands::tune::tune(global.load()?, arguments).await,
         Command::Gc => commands::gc::gc(global.load()?).await,
         Command::Token(arguments) => commands::token::token(&arguments),

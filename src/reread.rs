@@ -18,7 +18,7 @@ const MAX_SIZE: u64 = 1 << 20;
 const SETTLED_AFTER: Duration = Duration::from_secs(3);
 
 /// The version of a file, which differs after each change.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Version {
     device: u64,
     inode: u64,

@@ -53,7 +53,7 @@ fuzz_target!(|input: &[u8]| {
         let began = Instant::now();
         let pools = pools(knobs, stream);
         let request =
-            SessionRequest { kernel: None, resources: RESOURCES, packages: None, checkpoints: 2 };
+            SessionRequest { kernel: None, resources: RESOURCES, packages: None, checkpoints: 2, max_queue: None };
         match pools.open_session(POOL, &Client::Host, &request).await {
             Ok((session, _)) => use_it(&session, knobs).await,
             Err(error) => drop(error.to_string()),

@@ -155,7 +155,7 @@ def _boxes(axes):
         boxes.append({"label": label.get_text(), "across": sides[0][:: len(sides[0]) - 1], "along": sides[1][:: len(sides[1]) - 1]})
     # Boxes that all have the same height lie on their sides.
     heights = {_rounded(box["along"][1] - box["along"][0]) for box in boxes}
-    is_turned = len(boxes) > 1 and len(heights) == 1
+    is_turned = len(boxes) > 1 and len(heights) == 1 or len(boxes) == 1 and _lies(axes, boxes[0])
     if is_turned:
         for box, label in zip(boxes, axes.get_yticklabels()):
             box["across"], box["along"], box["label"] = box["along"], box["across"], label.get_text()
@@ -170,6 +170,15 @@ def _boxes(axes):
                 _add_line(one, along)
                 break
     return is_turned, found
+
+
+def _lies(axes, box):
+    """Whether the line of the median goes from one end of the box to the other along its side."""
+    for line in axes.lines:
+        across, along = ([_rounded(value) for value in data] for data in (line.get_xdata(), line.get_ydata()))
+        if len(along) == 2 and across[0] == across[1] and sorted(along) == list(box["along"]):
+            return True
+    return False
 
 
 def _add_line(box, along):

@@ -184,6 +184,13 @@ impl Caller {
         }
     }
 
+    /// The caller of a task that goes on when this one is gone. It has the bytes of the request from now on.
+    pub(crate) fn for_task(&mut self) -> Self {
+        let Self { client, gate, answer, .. } = &*self;
+        let (client, gate, answer) = (client.clone(), gate.clone(), answer.clone());
+        Self { client, share: self.share.take(), side: Side::default(), gate, answer }
+    }
+
     /// The answer to the client. Until it has read it, the bytes of the answer are counted as the client's.
     pub(crate) fn answer(mut self, response: Response) -> Response {
         // The request has been served. Of a stream the size is not known before.

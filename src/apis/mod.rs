@@ -7,6 +7,7 @@ pub(crate) mod access;
 mod body;
 mod e2b;
 mod forms;
+mod keyed;
 pub(crate) mod operation;
 mod piston;
 mod programs;

@@ -16,8 +16,9 @@ use isolator_pool::{OutputLimits, WantedFiles};
 use serde::de::DeserializeOwned;
 
 use super::access::Caller as Sender;
+use super::keyed::{Keyed, key_of};
 use super::operation::{HowServed, Operation};
-use super::unserved::{Unread, Unserved, unserved};
+use super::unserved::{Unread, Unserved, gone, unserved};
 use super::{Apis, Protocol, body};
 use crate::calls::served::Ran;
 use crate::calls::{Again, CallError, CallOutcome, Job, Served, Serving};
@@ -123,6 +124,8 @@ pub(super) struct ProgramsApi {
 /// A request that was let in and read.
 pub(super) struct Received<T> {
     pub sender: Sender,
+    /// Its key, if it has one.
+    pub keyed: Option<Keyed>,
     pub serving: Serving,
     pub request: T,
     /// Its bytes.
@@ -147,14 +150,17 @@ impl ProgramsApi {
     /// The answer of one that goes no further.
     pub(super) async fn receive<T: DeserializeOwned>(
         &self,
+        operation: &'static Operation,
         apis: &Apis,
         head: &Parts,
         body: Body,
     ) -> Result<Received<T>, Unread> {
         let (mut sender, serving) = self.let_in(apis, head)?;
+        let key = key_of(&head.headers)?;
         let body = sender.receive(head, body, MAX_BODY).await?;
         let request = body::read(&body)?;
-        Ok(Received { sender, serving, request, bytes: body.len() })
+        let keyed = key.map(|key| Keyed::new(key, operation, &[], &body));
+        Ok(Received { sender, keyed, serving, request, bytes: body.len() })
     }
 
     /// Runs a program.
@@ -208,11 +214,7 @@ impl ProgramsApi {
                 response.headers_mut().insert(RETRY_AFTER, seconds.into());
                 response
             }
-            Unserved::Gone => {
-                let message =
-                    "the connection was closed before the program ended, so it was ended, too";
-                self.protocol.error(StatusCode::REQUEST_TIMEOUT, message)
-            }
+            Unserved::Gone => gone(self.protocol),
         };
         set_outcome(&mut response, outcome);
         response

@@ -1,11 +1,14 @@
 //! Why a request of an API for computing rewards has no result.
 
+use axum::http::StatusCode;
+use axum::response::Response;
 use isolator_pool::error_chain::error_chain;
 use isolator_pool::pool::CheckoutError;
 use isolator_pool::pool::pools::ExecuteError;
 use isolator_pool::pool::session::SessionError;
 use isolator_pool::run::RunError;
 
+use super::Protocol;
 use crate::calls::{Again, CallError, CallOutcome};
 use crate::request::arguments::InvalidArgument;
 use crate::result::context::ArgumentNames;
@@ -100,11 +103,11 @@ pub(super) fn unserved(error: CallError, names: &ArgumentNames) -> Unserved {
         | CallError::NotOpened(OpenFailure::Open(ExecuteError::Admission(_))) => {
             Unserved::Busy(chain, outcome.seconds().unwrap_or(1), outcome)
         }
-        CallError::TooMuchAtOnce(_)
+        CallError::TooMuchAtOnce { .. }
         | CallError::NoAudit(_)
         | CallError::CheckBusy(_)
         | CallError::PackagesComing { .. }
-        | CallError::NotOpened(OpenFailure::AllInUse(_))
+        | CallError::NotOpened(OpenFailure::AllInUse { .. } | OpenFailure::Full { .. })
         | CallError::Sandbox(
             ExecuteError::Aborted
             | ExecuteError::Checkout(
@@ -115,4 +118,10 @@ pub(super) fn unserved(error: CallError, names: &ArgumentNames) -> Unserved {
         ) => Unserved::Busy(chain, 1, outcome),
         _ => Unserved::Failed(chain, outcome),
     }
+}
+
+/// The answer to a client that is most likely gone.
+pub(super) fn gone(protocol: Protocol) -> Response {
+    let message = "the connection was closed before the program ended, so it was ended, too";
+    protocol.error(StatusCode::REQUEST_TIMEOUT, message)
 }

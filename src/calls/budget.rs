@@ -78,6 +78,18 @@ impl Share {
         true
     }
 
+    /// A share of the same client that has its bytes from now on.
+    pub(crate) fn take(&mut self) -> Self {
+        let bytes = std::mem::take(&mut self.bytes);
+        Self { budget: self.budget.clone(), client: self.client.clone(), bytes }
+    }
+
+    /// Whether there is room for so many more, and only the client has its share.
+    pub(crate) fn is_own_limit(&self, bytes: usize) -> bool {
+        let taken = lock(&self.budget.taken);
+        bytes <= taken.most.saturating_sub(taken.all)
+    }
+
     /// Takes `bytes` instead of those it has, even if that exceeds the budget: they are in memory already, and other
     /// requests of the client are refused until they are given back.
     pub(crate) fn replace(&mut self, bytes: usize) {
@@ -108,9 +120,9 @@ mod tests {
         let budget = Budget::new(100, 60);
         let (greedy, other) = (Client::named("greedy"), Client::named("other"));
         let (mut one, mut two) = (budget.share(&greedy), budget.share(&greedy));
-        assert!(one.grow(40) && two.grow(20) && !two.grow(1));
+        assert!(one.grow(40) && two.grow(20) && !two.grow(1) && two.is_own_limit(1));
         let mut others = budget.share(&other);
-        assert!(others.grow(40) && !others.grow(1));
+        assert!(others.grow(40) && !others.grow(1) && !others.is_own_limit(1));
         drop(one);
         assert!(others.grow(20) && !others.grow(1) && two.grow(20));
         two.replace(100);

@@ -24,8 +24,13 @@ pub(crate) enum CallError {
     #[error(transparent)]
     Invalid(#[from] InvalidArgument),
     /// The requests being served take too much memory.
-    #[error("the requests being served hold more than {} MiB together", .0 >> 20)]
-    TooMuchAtOnce(usize),
+    #[error("the requests being served hold more than {} MiB together", .most >> 20)]
+    TooMuchAtOnce {
+        /// The bytes that they can have.
+        most: usize,
+        /// Whether there is room, and the client has its share.
+        is_own_share: bool,
+    },
     /// The audit log can't be written, and the operator wants nothing to be served then.
     #[error("{0}")]
     NoAudit(&'static str),
@@ -119,7 +124,7 @@ impl CallError {
                 Failure::of(error).as_str()
             }
             Self::CheckBusy(busy) => failure_of(busy).as_str(),
-            Self::TooMuchAtOnce(_)
+            Self::TooMuchAtOnce { .. }
             | Self::NoAudit(_)
             | Self::Packages(_)
             | Self::PackagesComing { .. }

@@ -29,6 +29,7 @@ mod sessions;
 mod tool;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use isolator_pool::pool::admission::Client;
 use isolator_pool::pool::pools::Pools;
@@ -119,6 +120,8 @@ pub(crate) struct Call {
     pub watch: Option<Watch>,
     /// Receives the steps before that.
     pub steps: Option<Steps>,
+    /// How long it can wait for a slot, if not for as long as others.
+    pub max_queue: Option<Duration>,
 }
 
 impl Calls {
@@ -226,7 +229,13 @@ impl Calls {
     /// When the calls that are being served hold too many.
     fn admit(&self, share: &mut Share, bytes: usize) -> Result<(), CallError> {
         let most = self.config.requests.max_in_flight.as_usize();
-        share.grow(bytes).then_some(()).ok_or(CallError::TooMuchAtOnce(most))
+        match share.grow(bytes) {
+            true => Ok(()),
+            false => {
+                let is_own_share = share.is_own_limit(bytes);
+                Err(CallError::TooMuchAtOnce { most, is_own_share })
+            }
+        }
     }
 
     /// Serves a call of a tool. Dropping the future ends the program and removes its sandbox.

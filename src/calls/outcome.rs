@@ -11,6 +11,7 @@ use isolator_pool::pool::session::agent::AgentError;
 use isolator_pool::run::RunError;
 
 use super::{CallError, Served};
+use crate::packages::Refusal;
 use crate::sessions::OpenFailure;
 use crate::sessions::journals::ReadError;
 
@@ -34,6 +35,8 @@ pub(crate) enum Again {
     Later(u64),
     /// After this many seconds, when other calls of the same client are done.
     AfterOwn(u64),
+    /// After this many seconds, at this server: what it uses is here.
+    Here(u64),
 }
 
 impl CallOutcome {
@@ -54,7 +57,9 @@ impl CallOutcome {
     /// When a call that did not run can be sent again, if it can.
     pub(crate) const fn seconds(self) -> Option<u64> {
         match self {
-            Self::NotRun(Again::Later(seconds) | Again::AfterOwn(seconds)) => Some(seconds),
+            Self::NotRun(
+                Again::Later(seconds) | Again::AfterOwn(seconds) | Again::Here(seconds),
+            ) => Some(seconds),
             Self::NotRun(Again::Never) | Self::Ran | Self::Unknown => None,
         }
     }
@@ -88,7 +93,6 @@ impl CallError {
         match self {
             Self::Invalid(_)
             | Self::Forbidden { .. }
-            | Self::Packages(_)
             | Self::SessionGone(_)
             | Self::Lost(_)
             | Self::NoVerdict(_)
@@ -96,16 +100,26 @@ impl CallError {
                 CallOutcome::NotRun(Again::Never)
             }
             Self::Journal(ReadError::Server(_)) => CallOutcome::NotRun(SOON),
-            Self::TooMuchAtOnce(_) | Self::NoAudit(_) | Self::PackagesComing { .. } => {
-                CallOutcome::NotRun(SOON)
-            }
+            Self::TooMuchAtOnce { is_own_share, .. } => CallOutcome::NotRun(when(*is_own_share, 1)),
+            Self::NoAudit(_) => CallOutcome::NotRun(SOON),
+            Self::Packages(refusal) => CallOutcome::NotRun(without_packages(refusal)),
+            // Another server would only begin to build them.
+            Self::PackagesComing { .. } => CallOutcome::NotRun(Again::Here(1)),
             Self::CheckBusy(busy) => CallOutcome::NotRun(when_admitted(&busy.0)),
             Self::Sandbox(error) => of_execution(error),
             // A session that is not open has run nothing that could be seen.
             Self::NotOpened(OpenFailure::Open(ExecuteError::Admission(busy))) => {
                 CallOutcome::NotRun(when_admitted(busy))
             }
-            Self::NotOpened(_) => CallOutcome::NotRun(SOON),
+            Self::NotOpened(OpenFailure::Open(ExecuteError::Checkout(
+                CheckoutError::ImageComing { .. },
+            ))) => CallOutcome::NotRun(Again::Later(60)),
+            Self::NotOpened(
+                OpenFailure::AllInUse { is_own_share, .. } | OpenFailure::Full { is_own_share, .. },
+            ) => CallOutcome::NotRun(when(*is_own_share, 30)),
+            Self::NotOpened(OpenFailure::Open(_) | OpenFailure::Random(_)) => {
+                CallOutcome::NotRun(SOON)
+            }
             Self::Session(error) => of_session(error),
             Self::Agent(error) => of_agent(error),
             Self::SessionEnded(_) => CallOutcome::Unknown,
@@ -138,10 +152,14 @@ fn of_execution(error: &ExecuteError) -> CallOutcome {
 
 fn of_session(error: &SessionError) -> CallOutcome {
     match error {
-        SessionError::Admission(busy) => CallOutcome::NotRun(when_admitted(busy)),
+        // Its session is at this server.
+        SessionError::Admission(busy) => match when_admitted(busy) {
+            Again::Later(seconds) => CallOutcome::NotRun(Again::Here(seconds)),
+            again => CallOutcome::NotRun(again),
+        },
         // The calls of a session are its client's.
         SessionError::Busy => CallOutcome::NotRun(Again::AfterOwn(1)),
-        SessionError::Paused => CallOutcome::NotRun(SOON),
+        SessionError::Paused => CallOutcome::NotRun(Again::Here(1)),
         SessionError::Files(_)
         | SessionError::Command(_)
         | SessionError::NoFolder(_)
@@ -166,12 +184,31 @@ fn of_agent(error: &AgentError) -> CallOutcome {
 
 /// When a call that found no slot may find one.
 fn when_admitted(busy: &AdmissionError) -> Again {
-    let served_in = match busy {
-        AdmissionError::QueueFull { served_in, .. }
-        | AdmissionError::WaitedTooLong { served_in, .. } => *served_in,
-        AdmissionError::Closed => None,
-    };
-    Again::Later(served_in.map_or(1, seconds))
+    match busy {
+        AdmissionError::QueueFull { served_in, is_own_share, .. }
+        | AdmissionError::WaitedTooLong { served_in, is_own_share, .. } => {
+            when(*is_own_share, served_in.map_or(1, seconds))
+        }
+        AdmissionError::Closed => SOON,
+    }
+}
+
+/// When a call can be sent again that found no room; `is_own_share` says that other clients would have found some.
+const fn when(is_own_share: bool, seconds: u64) -> Again {
+    if is_own_share { Again::AfterOwn(seconds) } else { Again::Later(seconds) }
+}
+
+/// When a call can be sent again that got no packages.
+const fn without_packages(refusal: &Refusal) -> Again {
+    match refusal {
+        Refusal::Busy { .. }
+        | Refusal::AllInUse(_)
+        | Refusal::NoRoom { .. }
+        | Refusal::Unusable { .. }
+        | Refusal::Vanishes(_) => Again::Later(30),
+        Refusal::Stopping => SOON,
+        _ => Again::Never,
+    }
 }
 
 /// A time in whole seconds, at least one.
@@ -189,19 +226,24 @@ mod tests {
     #[test]
     fn a_call_did_not_run_only_if_that_is_certain() {
         let sandbox = |error| CallError::Sandbox(error).outcome();
-        let full = AdmissionError::QueueFull {
+        let full = |is_own_share| AdmissionError::QueueFull {
             running: 1,
             queue: 1,
             served_in: Some(Duration::from_millis(2100)),
+            is_own_share,
         };
-        assert_eq!(sandbox(ExecuteError::Admission(full)), CallOutcome::NotRun(Again::Later(3)));
+        assert_eq!(sandbox(full(false).into()), CallOutcome::NotRun(Again::Later(3)));
+        assert_eq!(sandbox(full(true).into()), CallOutcome::NotRun(Again::AfterOwn(3)));
+        // No other server has its session.
+        let cell = CallError::Session(full(false).into()).outcome();
+        assert_eq!(cell, CallOutcome::NotRun(Again::Here(3)));
         let closed = ExecuteError::Admission(AdmissionError::Closed);
         assert_eq!(sandbox(closed), CallOutcome::NotRun(Again::Later(1)));
         assert_eq!(sandbox(ExecuteError::Aborted), CallOutcome::Unknown);
         let invalid = CallError::from(InvalidArgument::new("stdin", "is too long"));
         assert_eq!(invalid.outcome(), CallOutcome::NotRun(Again::Never));
         let coming = CallError::PackagesComing { waited: Duration::ZERO, step: None };
-        assert_eq!(coming.outcome(), CallOutcome::NotRun(Again::Later(1)));
+        assert_eq!(coming.outcome(), CallOutcome::NotRun(Again::Here(1)));
         let session = |error| CallError::Session(error).outcome();
         assert_eq!(session(SessionError::Busy), CallOutcome::NotRun(Again::AfterOwn(1)));
         assert_eq!(session(SessionError::Ended(EndReason::ServerStops)), CallOutcome::Unknown);

@@ -5,6 +5,7 @@ use isolator_pool::pool::pools::{ExecuteError, Receipt};
 use isolator_pool::run::RunRequest;
 use isolator_pool::run::outcome::Outcome;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::served::{Ran, RunEnd, Served};
 use super::{Call, CallError, Calls, Job};
@@ -17,6 +18,11 @@ use crate::request::syntax::{Syntax, SyntaxJob};
 use crate::result::receipt::ReceiptReport;
 use crate::sessions::journal::Step;
 use crate::sessions::{InUse, NoSession};
+
+/// The shorter of two limits, if there is one.
+fn shorter(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {
+    one.into_iter().chain(other).min()
+}
 
 impl Calls {
     /// Serves a job. Dropping the future ends the program and removes its sandbox.
@@ -33,8 +39,9 @@ impl Calls {
         job.note(note);
         match job {
             Job::Program(job) => self.run_program(*job, call, note).await,
-            Job::Syntax { job, packages, advice, mut notes } => {
+            Job::Syntax { mut job, packages, advice, mut notes } => {
                 self.check_packages(&job.language, packages).await?;
+                job.run.max_queue = shorter(job.run.max_queue, call.max_queue);
                 let syntax = self.check_syntax(&job, &call.client, note).await?;
                 notes.extend(advice.filter(|_| !syntax.valid));
                 Ok(Served::Checked(Syntax { notes, ..syntax }))
@@ -72,7 +79,8 @@ impl Calls {
             max_wait,
             mut notes,
         } = job;
-        if let Some(syntax) = syntax {
+        if let Some(mut syntax) = syntax {
+            syntax.run.max_queue = shorter(syntax.run.max_queue, call.max_queue);
             let syntax = self.check_syntax(&syntax, &call.client, note).await?;
             if !syntax.valid {
                 notes.extend(advice.map(|advice| advice.text));
@@ -86,6 +94,7 @@ impl Calls {
         packages.note(note);
         run.packages = packages.set();
         run.watch = call.watch.clone();
+        run.max_queue = shorter(run.max_queue, call.max_queue);
         let (outcome, receipt) = self.execute(&language, &run, &call.client, note).await?;
         note.ran(&outcome);
         let asked = packages.asked().to_vec();
@@ -130,6 +139,7 @@ impl Calls {
         let ran = self.run_step(&session, job, call.watch.clone(), &mut notes).await;
         let cell = Box::new(ran.map_err(|error| CallError::of_session(error, &session))?);
         note.ran(&cell.outcome);
+        notes.extend(self.sessions.about_the_end());
         Ok(Served::Ran(Box::new(Ran {
             receipt: ReceiptReport::of_cell(&cell, session.session.image()),
             notes,

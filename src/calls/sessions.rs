@@ -70,6 +70,7 @@ impl Calls {
         let mut packages = self.packages_for(&wish.language, wanted, call, max_wait).await?;
         notes.append(&mut packages.notes);
         wish.packages = packages.bound.clone();
+        wish.max_queue = call.max_queue;
         let (session, receipt, mut evicted) =
             self.sessions.open(&call.client, &self.config, wish).await?;
         notes.append(&mut evicted);
@@ -94,6 +95,7 @@ impl Calls {
             self.sessions.count_replay();
         }
         unanswered.is_answered = true;
+        notes.extend(self.sessions.about_the_end());
         let session = unanswered.session.another();
         Ok(Served::Opened(Box::new(Opened { session, receipt, replayed, notes })))
     }

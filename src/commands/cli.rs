@@ -7,6 +7,7 @@ use clap_complete::Shell;
 
 use super::config::ConfigCommand;
 use super::doctor::DoctorArguments;
+use super::drain::DrainArguments;
 use super::global::GlobalOptions;
 use super::image::ImageCommand;
 use super::install::InstallArguments;
@@ -57,6 +58,9 @@ pub enum Command {
     /// Let a server that was started with --admin load its configuration again, as SIGHUP does. The exit code is 1 if
     /// the configuration is wrong: then nothing has changed
     Reload(OperatorArguments),
+    /// Take a server out of use that was started with --admin: load balancers see that it is not ready, and calls are still
+    /// served until it is stopped. It can't be put back without a restart
+    Drain(DrainArguments),
     /// Say what sizes pools should have for the calls that came, and why: those that a server with --admin has seen, or those in
     /// an audit log
     Tune(TuneArguments),

@@ -6,6 +6,7 @@ pub mod cli;
 pub mod completions;
 pub mod config;
 pub mod doctor;
+pub mod drain;
 pub mod gc;
 pub mod global;
 mod hosts;

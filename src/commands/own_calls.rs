@@ -33,7 +33,7 @@ impl OwnCalls {
         let config = Arc::clone(config);
         let packages = match config.packages.is_used() {
             true => {
-                let store = app::package_store()?;
+                let store = app::package_store(&config.packages.store)?;
                 Packages::new(Arc::clone(&config), Arc::clone(&pools), store, true)
             }
             false => Packages::unused(Arc::clone(&config), true),

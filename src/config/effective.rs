@@ -112,6 +112,11 @@ fn condition(config: &Config, path: &[String]) -> Option<&'static str> {
     let has_one_size = |it: &&Arc<Language>| matches!(it.pool.size, Size::Fixed(_));
     match path[..] {
         ["audit", key] if !config.audit.is_on() && key != "path" => Some("audit.path is set"),
+        ["sessions", "journals", key]
+            if config.sessions.journals.address.is_none() && key != "address" =>
+        {
+            Some("sessions.journals.address is set")
+        }
         ["languageSettings", name, "pool", "target"] => {
             language(name).filter(has_one_size).map(|_| "pool.size is a range")
         }

@@ -58,6 +58,11 @@ section! {
         #[serde(with = "Text")]
         #[schemars(schema_with = "duration")]
         pub keep_alive: Duration = Duration::from_secs(15),
+        /// How long all calls are still served after a signal to stop, while /readyz already answers with 503, so that a load
+        /// balancer sends its clients to other servers.
+        #[serde(with = "Text")]
+        #[schemars(schema_with = "any_duration")]
+        pub drain_notice: Duration = Duration::ZERO,
         /// How long programs can go on when the server stops.
         // Clients still wait for answers, and service managers kill a service only after thirty seconds or more.
         #[serde(with = "Text")]

@@ -98,7 +98,8 @@ impl JournalServer {
         let place: http::uri::Authority = place.parse().map_err(|_| BadServer::Address)?;
         let port = match place.port() {
             Some(port) => port.as_str().parse().map_err(|_| BadServer::Address)?,
-            None => PORT,
+            None if place.as_str().len() == place.host().len() => PORT,
+            None => return Err(BadServer::Address),
         };
         let host = place.host().trim_matches(['[', ']']).to_owned();
         if host.is_empty() || port == 0 {

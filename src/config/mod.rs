@@ -39,12 +39,12 @@ pub use language::{Checker, CommandPart, Hint, Language, SyntaxCheck, Verdicts, 
 pub use load::{ConfigError, FILE_NAME, NamedBy, user_directory};
 pub use node::NodeConfig;
 pub use operators::{AdminConfig, AuditConfig, LogConfig, LogLevel, OnFullDisk};
-pub use packages::{OnDemandConfig, PackagesConfig, SetConfig, ToolsConfig};
+pub use packages::{OnDemandConfig, PackagesConfig, SetConfig, StoreConfig, ToolsConfig};
 pub use pool::PoolsConfig;
 pub use requests::{RequestLimits, RequestsConfig, ResultsConfig};
 pub use root::{Config, Settings, schema};
 pub(crate) use sessions::LONGEST_SESSION;
-pub use sessions::SessionsConfig;
+pub use sessions::{SessionsConfig, WhenFull};
 
 #[cfg(test)]
 mod tests;

@@ -1,7 +1,9 @@
 //! The section `node`.
 
 use super::check::Check;
+use super::operators::address;
 use super::section::section;
+use crate::address::ListenAddress;
 use crate::node::{NAME_PATTERN, Node};
 
 section! {
@@ -12,6 +14,11 @@ section! {
         /// Default: none, for a server that is alone.
         #[schemars(extend("format" = "node-name", "pattern" = NAME_PATTERN))]
         pub name: Option<String> = None,
+        /// Where a server answers the agent checks of HAProxy, such as "127.0.0.1:9465": how much of it is free, or that it is
+        /// being drained. Any client that reaches it can ask. Default: nowhere.
+        #[serde(deserialize_with = "address", skip_serializing)]
+        #[schemars(with = "Option<String>", extend("format" = "listen-address"))]
+        pub agent_check: Option<ListenAddress> = None,
         /// The node that the name stands for.
         #[serde(skip)]
         node: Node = Node::default(),

@@ -96,8 +96,10 @@ impl LogLevel {
     }
 }
 
-/// Reads an address. Errors are found before, with their place.
-fn address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<ListenAddress>, D::Error> {
+/// Reads an address for a listener. Errors are found before, with their place.
+pub(super) fn address<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<ListenAddress>, D::Error> {
     String::deserialize(deserializer)?.parse().map(Some).map_err(D::Error::custom)
 }
 

@@ -65,6 +65,8 @@ section! {
         pub build_memory: ByteSize = ByteSize::mib(2048),
         /// The programs that resolve and install packages.
         pub tools: ToolsConfig = ToolsConfig::default(),
+        /// Where sets are kept, if several nodes share them.
+        pub store: StoreConfig = StoreConfig::default(),
         /// Folder of the locks. It need not exist.
         #[serde(skip)]
         pub lock_folder: PathBuf = PathBuf::new(),
@@ -133,6 +135,21 @@ section! {
         /// npm, for JavaScript: a name in PATH, or a path relative to this file.
         #[serde(serialize_with = "lossy")]
         pub npm: PathBuf = "npm".into(),
+    }
+}
+
+section! {
+    /// Where sets are kept.
+    #[derive(Clone, PartialEq, Eq)]
+    pub struct StoreConfig {
+        /// Folder of the sets, relative to this file, such as one on a volume that all nodes have. Default: in the data directory of the
+        /// user.
+        #[serde(skip_serializing)]
+        pub folder: Option<PathBuf> = None,
+        /// File with a key that all nodes have, relative to this file: at least 32 bytes, such as the output of
+        /// `openssl rand -hex 32`. With it, a node uses only sets that a node with the same key has built.
+        #[serde(skip_serializing)]
+        pub key_file: Option<PathBuf> = None,
     }
 }
 
@@ -214,6 +231,9 @@ impl PackagesConfig {
             if text.contains('/') {
                 *tool = check.directory.join(text);
             }
+        }
+        for path in [&mut self.store.folder, &mut self.store.key_file] {
+            *path = path.take().map(|path| check.directory.join(path));
         }
         self.lock_folder = check.directory.join(LOCK_FOLDER);
         self.locks = self.hash_locks();

@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use isolator_pool::engine::limits::ByteSize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use super::check::{Check, three_quarters};
 use super::journals::JournalsConfig;
@@ -26,6 +28,10 @@ section! {
         #[schemars(range(min = 1))]
         #[schemars(transform = follows)]
         pub max_per_client: usize = three_quarters(MAX_SESSIONS),
+        /// What happens when a session is opened and there are as many as can be: the one that was unused longest ends, or the new
+        /// one is refused, so that another node opens it. Default: evict, or refuse if the server has a node.name.
+        #[schemars(transform = follows)]
+        pub when_full: WhenFull = WhenFull::Evict,
         /// How long a session can be unused before it ends. A client can ask for less.
         // A conversation that rests for longer is rarely taken up again.
         #[serde(with = "Text")]
@@ -57,11 +63,46 @@ section! {
     }
 }
 
+/// What happens when a session is opened and there are as many as can be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum WhenFull {
+    /// The session that was unused longest ends.
+    Evict,
+    /// The new one is refused.
+    Refuse,
+}
+
 impl SessionsConfig {
     pub(super) fn check(&mut self, check: &mut Check<'_>) {
+        // Another node may have room.
+        if check.is_set("node.name") && !check.is_set("sessions.whenFull") {
+            self.when_full = WhenFull::Refuse;
+        }
         check.share("sessions.maxPerClient", &mut self.max_per_client, self.max.max(1));
         self.idle_timeout = self.idle_timeout.min(LONGEST_SESSION);
         self.max_age = self.max_age.min(LONGEST_SESSION);
         self.journals.check(check);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::config::Config;
+
+    #[test]
+    fn a_node_among_others_refuses_when_it_is_full_unless_it_is_told_otherwise() {
+        for (text, expected) in [
+            ("{}", WhenFull::Evict),
+            (r#"{"sessions": {"whenFull": "refuse"}}"#, WhenFull::Refuse),
+            (r#"{"node": {"name": "n1"}}"#, WhenFull::Refuse),
+            (r#"{"node": {"name": "n1"}, "sessions": {"whenFull": "evict"}}"#, WhenFull::Evict),
+        ] {
+            let config = Config::parse(text, None, Path::new("")).unwrap();
+            assert_eq!(config.sessions.when_full, expected, "{text}");
+        }
     }
 }

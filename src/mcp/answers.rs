@@ -217,6 +217,7 @@ impl Answers {
             watch: Some(followed(&so_far, call.watch)),
             steps: Some(steps_followed(&so_far, call.steps)),
             client: call.client,
+            max_queue: call.max_queue,
         };
         let answers = self.clone();
         let run = async move { answers.serve(tool, arguments, &call, note).await };

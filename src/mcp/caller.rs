@@ -1,6 +1,7 @@
 //! The caller of a request, as the transport that brought the request describes it.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use http::request::Parts;
 use isolator_pool::lock::lock;
@@ -10,8 +11,12 @@ use rmcp::service::RequestContext;
 use tokio_util::sync::CancellationToken;
 
 use crate::calls::CallOutcome;
+use crate::mcp::progress;
 use crate::request::understand::given::Object;
 use crate::web::OutcomeSlot;
+
+/// The header in which clients of older revisions name their session.
+pub(super) const SESSION_HEADER: &str = "mcp-session-id";
 
 /// The client of a request. A transport with several clients adds it to each request.
 #[derive(Debug, Clone)]
@@ -25,6 +30,18 @@ pub(crate) struct ConnectedClient {
 /// to be parsed with it, or have numbers that would change.
 #[derive(Debug, Clone)]
 pub(crate) struct TakenArguments(Arc<Mutex<Object>>);
+
+/// How long a call can wait for a slot, if its transport can't refuse it later. The transport adds it to the request.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct MaxQueue(pub Duration);
+
+impl MaxQueue {
+    /// The same time for a caller that follows the progress: the first of that begins the answer.
+    pub(super) fn with_progress(self, has_progress: bool) -> Duration {
+        let Self(most) = self;
+        if has_progress { most.min(progress::MAX_INTERVAL * 3 / 4) } else { most }
+    }
+}
 
 impl TakenArguments {
     /// Wraps arguments.

@@ -10,8 +10,8 @@ use rmcp::service::RequestContext;
 use serde_json::Value;
 
 use super::answers::{Answers, NoSuchTool};
+use super::caller::SESSION_HEADER;
 use super::render::{Answer, invalid};
-use super::server::SESSION_HEADER;
 use crate::audit::Note;
 use crate::calls::idempotency::{
     Asked, KEY_HEADER, Key, KeyRefusal, Made, Once, REPEAT_GRACE, RequestDigest,

@@ -1,7 +1,8 @@
 //! The MCP side of the server.
 //!
 //! [`server`] receives requests, and [`answers`] answers calls of tools: [`crate::calls`] serves them, and [`render`] writes
-//! their results. [`tools`] and [`resources`] are what hosts see, and [`progress`] and [`list_changes`] send notifications.
+//! their results. [`caller`] is what a transport adds to a request. [`tools`] and [`resources`] are what hosts see, and
+//! [`progress`] and [`list_changes`] send notifications.
 
 mod answers;
 pub(crate) mod caller;

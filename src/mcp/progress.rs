@@ -26,7 +26,7 @@ const MIN_INTERVAL: Duration = Duration::from_millis(100);
 const MAX_OUTPUT: usize = 64 * 1024;
 
 /// Longest time without a notification.
-const MAX_INTERVAL: Duration = Duration::from_secs(5);
+pub(super) const MAX_INTERVAL: Duration = Duration::from_secs(5);
 
 /// A caller that follows the progress of its call.
 pub(crate) struct Progress {

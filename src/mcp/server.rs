@@ -22,7 +22,9 @@ use crate::calls::command::COMMAND;
 use crate::calls::{Again, Call, CallOutcome, Clients, Serving, Setup, ToolName};
 use crate::current::Current;
 use crate::mcp::answers::{Answers, NoSuchTool};
-use crate::mcp::caller::{ConnectedClient, TakenArguments, caller, extension, say_outcome};
+use crate::mcp::caller::{
+    ConnectedClient, MaxQueue, SESSION_HEADER, TakenArguments, caller, extension, say_outcome,
+};
 use crate::mcp::icon::icons;
 use crate::mcp::keyed::{CallKey, unusable};
 use crate::mcp::list_changes::{Changes, Session};
@@ -33,6 +35,7 @@ use crate::mcp::tools;
 use crate::metrics::operations::{Method, NO_TOOL, OperationEnd, Operations};
 use crate::metrics::reloads::Reloads;
 use crate::metrics::{Metrics, Sources};
+use crate::notice::Notice;
 use crate::request::snippets::Snippets;
 use crate::request::understand;
 use crate::request::understand::given::Given;
@@ -41,9 +44,6 @@ use crate::traces::Origin;
 
 /// The key of a request's `_meta` that says `false` if its caller waits until the program has ended.
 const DETACH: &str = "isolator/detach";
-
-/// The header in which clients of older revisions name their session.
-pub(super) const SESSION_HEADER: &str = "mcp-session-id";
 
 /// The server for one client; cheap to clone.
 #[derive(Clone)]
@@ -107,6 +107,16 @@ impl Server {
     /// Lets the calls of commands end that only hold a session, because the server stops.
     pub(crate) fn release_sessions(&self) {
         self.now.get().answers.calls().sessions().release();
+    }
+
+    /// The notice that it is about to stop.
+    pub(crate) fn notice(&self) -> Notice {
+        self.now.get().answers.calls().sessions().notice()
+    }
+
+    /// How many sessions are open.
+    pub(crate) fn open_sessions(&self) -> usize {
+        self.now.get().answers.calls().sessions().counts().open
     }
 
     /// The same server for another session.
@@ -417,11 +427,13 @@ impl ServerHandler for Server {
         let ConnectedClient { client, gone } = caller(&context);
         let version = context.protocol_version();
         let options = context.meta.remove(COMMAND);
+        let max_queue = extension::<MaxQueue>(&context).copied();
         let progress = Progress::wanted(&context, options.is_some());
         let call = Call {
             client,
             watch: progress.as_ref().map(Progress::watch),
             steps: progress.as_ref().map(Progress::steps),
+            max_queue: max_queue.map(|most| most.with_progress(progress.is_some())),
         };
         let waits = context.meta.get(DETACH) == Some(&Value::Bool(false));
         let progress_sent = async {

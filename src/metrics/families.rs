@@ -215,6 +215,11 @@ fn of_pools(families: &mut Families<'_>, sources: &Sources, memory: &Memory) -> 
     let (running, waiting) = pools.load();
     families.gauge("isolator_running_requests", "Requests that run now.", running)?;
     families.gauge("isolator_queue_length", "Requests that wait for their turn.", waiting)?;
+    families.gauge(
+        "isolator_load",
+        "Requests that run or wait, divided by requests.maxRunning: above 1 some wait.",
+        pools.load_ratio(),
+    )?;
     let shared = pools.shared_counts();
     families.single(
         "isolator_queue_wait_seconds",
@@ -340,7 +345,7 @@ fn of_results(families: &mut Families<'_>, sources: &Sources) -> fmt::Result {
     let held = &sources.held;
     families.gauges(
         "isolator_results_held",
-        "Results and long runs that clients can read later.",
+        "Results and long runs that clients can read later, and answers to calls with idempotency keys.",
         held.iter().map(|held| ([("kind", held.kind)], held.count)),
     )?;
     families.gauges(

@@ -175,13 +175,6 @@ async fn build(
     let built = backend.build(language, &recipe, &lock, say).await;
     let set = built.map_err(|error| failed(plan, error))?;
     room::keep_to_size(shared, plan, &set).await?;
-    tracing::info!(
-        set = plan.key.called(),
-        hash = set.hash,
-        packages = set.packages.len(),
-        bytes = set.bytes,
-        "a set of packages was built"
-    );
     Ok(set)
 }
 

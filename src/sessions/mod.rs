@@ -31,8 +31,9 @@ pub(crate) use self::lifetime::{AtDeadline, Deadline, TooLate};
 pub(crate) use self::open::{BoundSet, InUse, OpenSession};
 pub(crate) use self::registry::Registry;
 use self::registry::{Evicted, Reservation, Unless, longest_unused, watch};
-use crate::config::{Config, Language, SessionsConfig};
+use crate::config::{Config, Language, SessionsConfig, WhenFull};
 use crate::node::{LostHandle, Node, Thing};
+use crate::notice::Notice;
 
 /// The sessions of a server; cheap to clone.
 #[derive(Clone)]
@@ -80,14 +81,32 @@ pub(crate) struct Wish {
     pub env: BTreeMap<String, String>,
     /// Its end instead of the idle timeout, counted from its opening, if its client sets one.
     pub deadline: Option<(Duration, AtDeadline)>,
+    /// How long it can wait for a slot, if not for as long as others.
+    pub max_queue: Option<Duration>,
 }
 
 /// Why no session was opened.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum OpenFailure {
     /// All that can be there are in use.
-    #[error("all {0} sessions that can be open are in use at this moment")]
-    AllInUse(usize),
+    #[error("all {most} sessions that can be open are in use at this moment")]
+    AllInUse {
+        /// How many can be.
+        most: usize,
+        /// Whether they are all that one client can have.
+        is_own_share: bool,
+    },
+    /// As many are open as can be, and none ends to make room.
+    #[error(
+        "{most} sessions {}, and none is ended to make room for another (sessions.whenFull)",
+        if *.is_own_share { "of yours are open, as many as one client can have here" } else { "are open, as many as this server can have" }
+    )]
+    Full {
+        /// How many can be.
+        most: usize,
+        /// Whether they are all that one client can have.
+        is_own_share: bool,
+    },
     /// The kernel has no random bytes for a handle.
     #[error("the kernel returned no random bytes: {0}")]
     Random(#[from] getrandom::Error),
@@ -141,7 +160,7 @@ impl Sessions {
     }
 
     /// Opens a session for a client, whose call has begun with this configuration. If there are too many, the one that was unused
-    /// longest ends. Also returns what to tell the client of its sessions that have ended so. Dropping the future opens none.
+    /// longest ends, or it is refused. Also returns what to tell the client of its sessions that have ended so. Dropping the future opens none.
     pub(crate) async fn open(
         &self,
         client: &Client,
@@ -150,7 +169,7 @@ impl Sessions {
     ) -> Result<(InUse, OpenReceipt, Vec<String>), OpenFailure> {
         let (place, mut evicted) = self.make_room(client)?;
         let id = self.registry.node.new_handle()?;
-        let Wish { language, resources, idle_timeout, packages, env, deadline } = wish;
+        let Wish { language, resources, idle_timeout, packages, env, deadline, max_queue } = wish;
         let mut kernel = language.kernel_command(resources.memory);
         if let Some(kernel) = &mut kernel {
             kernel.env.extend(env);
@@ -161,6 +180,7 @@ impl Sessions {
             resources,
             packages: packages.as_ref().map(|bound| Arc::clone(&bound.set)),
             checkpoints: self.config.checkpoints,
+            max_queue,
         };
         let (session, receipt) = self.pools.open_session(&language.name, client, &request).await?;
         let SessionsConfig { max_age, idle_timeout: longest, .. } = self.config;
@@ -288,6 +308,20 @@ impl Sessions {
         own
     }
 
+    /// The notice that the server is about to stop, and all sessions with it.
+    pub(crate) fn notice(&self) -> Notice {
+        self.registry.notice.clone()
+    }
+
+    /// What to tell a client that uses a session which is about to end with its server.
+    pub(crate) fn about_the_end(&self) -> Option<String> {
+        self.registry.notice.is_given().then(|| {
+            "this server is about to stop, and the session ends with it: open another session and go on there; \
+             open_session with replay runs the cells again where the journal can be read"
+                .to_owned()
+        })
+    }
+
     /// Lets the calls end that only hold a session.
     pub(crate) fn release(&self) {
         self.registry.release.cancel();
@@ -361,7 +395,7 @@ impl Sessions {
         }
     }
 
-    /// Takes a place for a session. If none is free, the session that was unused longest ends: of the client itself if it has as many
+    /// Takes a place for a session. If none is free, and the operator wants one to be made, the session that was unused longest ends: of the client itself if it has as many
     /// as it can have, otherwise of the client with the most.
     fn make_room(&self, client: &Client) -> Result<(Reservation, Vec<Evicted>), OpenFailure> {
         let mut evicted = Vec::new();
@@ -380,6 +414,14 @@ impl Sessions {
                     Reservation { registry: Arc::clone(&self.registry), client: client.clone() };
                 return Ok((place, evicted));
             }
+            let most = if is_at_own_limit { self.of_one } else { self.config.max };
+            let is_own_share = is_at_own_limit;
+            if self.config.when_full == WhenFull::Refuse {
+                // A server that is full is so for all clients: then another one may have room for this one, too.
+                let is_own_share = is_at_own_limit && !is_full;
+                let most = if is_own_share { self.of_one } else { self.config.max };
+                return Err(OpenFailure::Full { most, is_own_share });
+            }
             let (loser, why) = if is_at_own_limit {
                 // A client that sets the end of a session expects it to live until then.
                 let loser = longest_unused(&entries, |session| {
@@ -394,8 +436,7 @@ impl Sessions {
                 (loser, Why::TooMany(self.config.max))
             };
             drop(entries);
-            let most = if is_at_own_limit { self.of_one } else { self.config.max };
-            let session = loser.ok_or(OpenFailure::AllInUse(most))?;
+            let session = loser.ok_or(OpenFailure::AllInUse { most, is_own_share })?;
             if self.registry.end(&session, why.clone(), Unless::InUse) {
                 evicted.push(Evicted { session, why });
             }

@@ -18,6 +18,7 @@ use super::journals::Journals;
 use super::lifetime::{AtDeadline, Deadline, EndKind, NextEnd, TooLate};
 use super::open::{InUse, OpenSession};
 use crate::node::{Node, Thing};
+use crate::notice::Notice;
 
 /// How often an expired session that is in use is checked again.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
@@ -39,6 +40,8 @@ pub(crate) struct Registry {
     pub(super) undone: Count,
     pub(super) replayed: Count,
     pub(super) files_read: Count,
+    /// The notice that the server is about to stop, and all sessions with it.
+    pub(super) notice: Notice,
     /// Cancelled when the server stops.
     pub(super) release: CancellationToken,
 }

@@ -107,6 +107,23 @@ async def charts(world):
     equal([one.chart for one in rest], [None] * len(rest))
 
 
+async def boxes(world):
+    code = """
+    import matplotlib.pyplot as plt
+    values = [[1, 2, 3, 4, 20], [5, 6, 7, 8, 9]]
+    plt.boxplot(values, tick_labels=["a", "b"], patch_artist=True); plt.show()
+    plt.boxplot(values[:1], tick_labels=["a"], orientation="horizontal", patch_artist=True); plt.show()
+    plt.boxplot(values[:1], tick_labels=["a"], patch_artist=True); plt.show()
+    """
+    two, lying, one = [result.chart for result in (await done(world.sandbox.run_code(code))).results if result.png]
+    equal([chart.type.value for chart in (two, lying, one)], ["box_and_whisker"] * 3)
+    for chart in (two, lying, one):
+        box = chart.elements[0]
+        equal((box.label, box.min, box.first_quartile, box.median, box.third_quartile, box.max), ("a", 1, 2, 3, 4, 4))
+        equal(box.outliers, [20])
+    equal(two.elements[1].median, 7)
+
+
 async def variables(world):
     ran = await done(world.sandbox.run_code("import os; os.environ['FOO']", envs={"FOO": "bar=1"}))
     equal(ran.text, "bar=1")
@@ -244,7 +261,7 @@ async def refused(world):
 main(
     {"sync": Sandbox, "async": AsyncSandbox},
     [
-        state_and_counts, errors, stream, results_come_while_the_cell_runs, forms, charts, variables, shell_lines, shell, contexts,
+        state_and_counts, errors, stream, results_come_while_the_cell_runs, forms, charts, boxes, variables, shell_lines, shell, contexts,
         undone_in_one_context, an_interpreter_that_can_not_go_back, interrupted_when_the_client_goes, killed_while_it_runs,
         all_output, refused,
     ],

@@ -34,12 +34,12 @@ ENDED_WITHIN_S = 40
 # The domain of E2B's sandboxes.
 DOMAIN = "sandbox.example"
 
-# Small nodes: each runs four programs at a time.
-SLOTS = 4
+# Small nodes: each runs four programs at a time and has eight sessions.
+SLOTS, SESSIONS = 4, 8
 SETTINGS = {
     "pool": {"size": 2, "hot": 2},
     "requests": {"maxRunning": SLOTS, "maxRunningPerClient": SLOTS, "maxQueue": 64},
-    "sessions": {"max": 8, "maxPerClient": 8},
+    "sessions": {"max": SESSIONS, "maxPerClient": SESSIONS},
     "apis": {"sandboxFusion": {}, "piston": {}, "e2b": {"domain": DOMAIN}},
 }
 
@@ -85,9 +85,10 @@ class Network:
         _ip("link", "add", "switch", "type", "bridge", inside=self.switch.inside)
         _ip("link", "set", "switch", "up", inside=self.switch.inside)
         self.prefix = _free_network()
+        self.machine = f"{self.prefix}{MACHINE}"
         name = f"iso{self.switch.holder.pid}"
         self._connect(name, ())
-        _ip("address", "add", f"{self.prefix}{MACHINE}/24", "dev", name)
+        _ip("address", "add", f"{self.machine}/24", "dev", name)
         _ip("link", "set", name, "up")
 
     def _connect(self, name, inside):
@@ -143,8 +144,15 @@ class Node:
         self.folder.mkdir()
         hosts = [self.address, cluster.address]
         own = {
-            "node": {"name": self.name},
-            "http": {"tokens": str(cluster.tokens), "allowedHosts": hosts, "maxConnectionsPerAddress": 1024},
+            "node": {"name": self.name, "agentCheck": f"{self.address}:{AGENT_PORT}"},
+            "http": {
+                "tokens": str(cluster.tokens),
+                "allowedHosts": hosts,
+                "maxConnectionsPerAddress": 1024,
+                "drainNotice": "1s",
+            },
+            # In its own namespace.
+            "admin": {"address": "127.0.0.1:9464"},
         }
         self.config = configuration(self.folder, **_merged(_merged(SETTINGS, own), settings))
         self.log = self.folder / "log"
@@ -284,10 +292,9 @@ class Haproxy:
 class Cluster:
     """Nodes behind a balancer, at an address that this machine reaches."""
 
-    def __init__(self, folder, closing, nodes, settings):
+    def __init__(self, folder, closing, nodes, network, settings):
         self.folder = folder
-        self.network = Network()
-        closing.callback(self.network.close)
+        self.network = network
         self.namespace, self.address = self.network.add("balancer", BALANCER)
         self.place = (self.address, PORT)
         self.url = f"http://{self.address}:{PORT}"
@@ -324,10 +331,21 @@ class Cluster:
 
 
 @contextmanager
-def cluster(folder, nodes=3, **settings):
-    """Nodes that have these settings in addition to the small ones, and HAProxy."""
+def network():
+    """A network, on which other servers can be, too."""
+    made = Network()
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+@contextmanager
+def cluster(folder, nodes=3, at=None, **settings):
+    """Nodes that have these settings in addition to the small ones, and HAProxy, on a network."""
     with ExitStack() as closing:
-        yield Cluster(folder, closing, nodes, settings)
+        at = at or closing.enter_context(network())
+        yield Cluster(folder, closing, nodes, at, settings)
 
 
 def _merged(base, changes):

@@ -109,9 +109,9 @@ class Client:
         message["params"]["_meta"] = CLIENT
         headers = {"accept": BOTH, "mcp_protocol_version": MODERN, "mcp_method": "tools/call", "mcp_name": tool}
         # What the schemas of the tools mark.
-        for name in ("session", "handle"):
+        for name, header in {"session": "session", "replay": "session", "handle": "handle"}.items():
             if name in arguments:
-                headers[f"mcp_param_{name}"] = arguments[name]
+                headers[f"mcp_param_{header}"] = arguments[name]
         return message, headers
 
     def run(self, code, **arguments):

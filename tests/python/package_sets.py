@@ -89,7 +89,7 @@ def tools(folder):
 
 def config(folder, sets=None, index=None, languages=LANGUAGES, **settings):
     """A configuration with sets of packages. `settings` of its section come beside those of others."""
-    section = {key: settings.pop(key) for key in ("onDemand", *BOUNDS, "tools") if key in settings}
+    section = {key: settings.pop(key) for key in ("onDemand", *BOUNDS, "tools", "store") if key in settings}
     section = {"tools": tools(folder), "sets": sets or {}, "index": index or {}} | section
     enabled = {name: {"enabled": name in languages} for name in ("python", "javascript", "go")}
     wanted = {

@@ -600,8 +600,9 @@ async def test_clients_of_a_server_that_was_started_again_learn_that_all_sandbox
     async with serving(tmp_path) as (ann, _):
         made = await ann.create()
     async with serving(tmp_path) as (again, _):
-        for answer in [await again.get(f"/sandboxes/{made['sandboxID']}"), await health(again, data(made))]:
-            assert answer.status_code in (404, 502)
+        asked = [await again.get(f"/sandboxes/{made['sandboxID']}"), await health(again, data(made))]
+        assert [answer.status_code for answer in asked] == [404, 502]
+        for answer in asked:
             message = answer.json()["message"]
             assert "was not found" in message and "started again" in message
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 
 import pytest
 from by_hand import request
-from cluster import AGENT_PORT, MACHINE, cluster, wait_until
+from cluster import AGENT_PORT, cluster, wait_until
 from cluster_clients import BOTH, E2b, client
 from test_cluster import node_of, sessions, value, without_headers
 
@@ -81,7 +81,7 @@ class Agent:
 
     def __init__(self, nodes, says):
         self.says, self.asked = says, 0
-        self.listener = socket.create_server((f"{nodes.network.prefix}{MACHINE}", 0))
+        self.listener = socket.create_server((nodes.network.machine, 0))
         self.connections = []
         self.thread = threading.Thread(target=self._work, daemon=True)
         self.thread.start()

@@ -1,16 +1,17 @@
 """What happens to calls when a node of a cluster is restarted, drained, killed or unplugged, and when HAProxy is loaded again: no
 program is lost, no cell runs twice, and sessions say why they ended."""
 
-import json
 import signal
 import threading
 import time
+from collections import Counter
 from contextlib import contextmanager
 
 import pytest
-from cluster import cluster, wait_until
+from cluster import SESSIONS, cluster, network, wait_until
 from cluster_clients import Client, E2b, client, load
 from test_cluster import COUNT, SLOW_COUNT, close, is_gone, node_of, sessions, value
+from valkey import valkey
 
 pytestmark = [pytest.mark.any_engine, pytest.mark.alone]
 
@@ -86,6 +87,73 @@ def test_a_reload_of_the_balancer_loses_no_call_and_no_session(nodes, old):
                 nodes.haproxy.reload()
                 wait_until(lambda before=before: calls.done() > before + 50, 30, "calls after a reload")
         close(caller, found)
+
+
+def test_restarts_of_all_nodes_in_turn_cost_no_call(nodes):
+    with client(nodes) as caller:
+        found = sessions(nodes, caller)
+        with load(nodes) as calls:
+            for node in nodes.nodes:
+                node.restart()
+                nodes.wait_until_all_serve()
+            wait_until(lambda: calls.done() >= CALLS, 60, "enough calls")
+        for name, handle in found.items():
+            is_gone(caller.cell(handle, "1"), name)
+
+
+def test_a_node_that_an_operator_drains_gets_no_new_calls_and_serves_its_sessions(nodes):
+    node = nodes.nodes[0]
+    with client(nodes) as caller:
+        found = sessions(nodes, caller)
+        with load(nodes, code=BRIEF), counted(nodes, found.values()):
+            drained = node.drain("--wait")
+            assert drained.returncode == 0, drained.stderr
+            wait_until(lambda: nodes.haproxy.states()[node.name] != "UP", 5, "it is out of the rotation")
+            with client(nodes) as other:
+                assert {other.run("print(1)").node for _ in range(12)} == {"n2", "n3"}
+                assert node_of(other.open()) != node.name
+        assert value(caller.cell(found[node.name], "6 * 7")) == "42"
+        # After its restart it gets calls again.
+        with load(nodes, code=BRIEF):
+            node.restart()
+            nodes.wait_until_all_serve()
+        is_gone(caller.cell(found[node.name], "1"), node.name)
+        close(caller, found)
+
+
+def test_a_node_that_is_stopped_serves_its_sessions_until_the_notice_is_over(nodes):
+    node = nodes.nodes[2]
+    with client(nodes) as caller:
+        found = sessions(nodes, caller)
+        with load(nodes, code=BRIEF):
+            node.signal(signal.SIGTERM)
+            wait_until(lambda: nodes.haproxy.states()[node.name] != "UP", OUT_WITHIN_S, "it is out of the rotation")
+            answer = caller.cell(found[node.name], "6 * 7")
+            assert (value(answer), answer.node) == ("42", node.name)
+            assert any("stop" in note for note in answer.data["notes"]), answer.data
+            assert node.wait() == 0
+            is_gone(caller.cell(found[node.name], "1"), node.name)
+            node.start()
+            nodes.wait_until_all_serve()
+        close(caller, found)
+
+
+def test_a_session_is_opened_on_another_node_when_one_is_full(nodes):
+    with client(nodes) as caller:
+        opened = []
+        try:
+            opened.extend(caller.open() for _ in range(3 * SESSIONS))
+            all_are_open(caller, opened)
+        finally:
+            close(caller, dict(enumerate(opened)))
+
+
+def all_are_open(caller, opened):
+    """All nodes are full, and the next session is refused in the words of MCP."""
+    assert Counter(map(node_of, opened)) == {"n1": SESSIONS, "n2": SESSIONS, "n3": SESSIONS}
+    answer = caller.call("open_session", language="python")
+    assert answer.result["isError"] and answer.outcome == "not-run", answer.body
+    assert all(value(caller.cell(handle, "6 * 7")) == "42" for handle in opened)
 
 
 def lose(nodes, node, how):
@@ -189,3 +257,36 @@ def test_a_key_of_a_client_holds_through_the_balancer(nodes):
             stranger.close()
             assert value(caller.cell(handle, COUNT)) == "3"
         close(caller, found)
+
+
+def test_a_client_reads_why_it_is_not_served_when_no_node_is_there(tmp_path):
+    with cluster(tmp_path, nodes=1) as nodes, client(nodes) as caller:
+        handle = caller.open()
+        (node,) = nodes.nodes
+        node.kill()
+        wait_until(lambda: set(nodes.haproxy.states("kept").values()) == {"DOWN"}, 10, "the balancer knows")
+        for answer in (caller.run("print(1)"), caller.cell(handle, "1")):
+            assert (answer.status, answer.outcome) == (503, "unknown") and "no node" in answer.json["message"], answer.body
+        # Trainers try again after this status alone.
+        answer = caller.ask("POST", "/run_code", {"code": "print(1)", "language": "python"})
+        assert answer.status == 504 and answer.headers["retry-after"] == "1" and "no node" in answer.json["detail"]
+        assert caller.ask("GET", "/readyz").status == 503
+        node.start()
+        nodes.wait_until_all_serve()
+        assert caller.ask("GET", "/readyz").status == 200 and caller.run("print(1)").data["stdout"] == "1\n"
+
+
+def test_a_session_of_a_lost_node_is_replayed_on_another_with_a_journal_in_valkey(tmp_path):
+    with network() as at, valkey(tmp_path / "valkey", address=at.machine) as journals:
+        kept = {"journals": journals.settings}
+        with cluster(tmp_path, nodes=2, at=at, sessions=kept) as nodes, client(nodes) as caller:
+            session = caller.open()
+            assert [value(caller.cell(session, COUNT)) for _ in range(3)] == ["1", "2", "3"]
+            (key,) = wait_until(lambda: journals.ask("KEYS", "isolator:journal:*"), 10, "a journal")
+            wait_until(lambda: journals.ask("LLEN", key) >= 3, 10, "all steps are written")
+            lose(nodes, nodes.node(node_of(session)), "kill")
+            is_gone(caller.cell(session, "1"), node_of(session))
+            answer = caller.call("open_session", language="python", replay=session)
+            other = answer.data["session"]
+            assert node_of(other) != node_of(session)
+            assert value(caller.cell(other, COUNT)) == "4"

@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 WANTED = [path for folder in ("images", "scripts", "tests") for path in ROOT.glob(f"{folder}/**/*.in")]
 WANTED = sorted(path for path in WANTED if "node_modules" not in path.parts)
 ENTRY = re.compile(r"[a-z0-9-]+==[\w.!]+( ; [^#\\]+?)?( +--hash=sha256:[0-9a-f]{64})+")
-MODULES = [ROOT / f"{folder}/package-lock.json" for folder in ("images/javascript", "tests/node", "tests/clients/node")]
+MODULES = [ROOT / f"{folder}/package-lock.json" for folder in ("images/javascript", "tests/node", "tests/kubernetes", "tests/clients/node")]
 
 
 def normalized(name):

@@ -144,8 +144,14 @@ async def test_a_sandbox_of_another_node_is_gone_for_clients_of_e2b(nodes):
     made = (await one.request("POST", "/sandboxes", json={"templateID": "base"})).json()
     id, token = made["sandboxID"], made["envdAccessToken"]
     assert all(text.startswith("n1-") for text in [id, token, made["trafficAccessToken"]])
-    for method, path in [("GET", ""), ("DELETE", ""), ("POST", "/timeout"), ("POST", "/connect"), ("POST", "/pause")]:
-        body = {"timeout": 60} if method == "POST" else None
+    until = {"timeout": 60}
+    for method, path, body in [
+        ("GET", "", None),
+        ("DELETE", "", None),
+        ("POST", "/timeout", until),
+        ("POST", "/connect", until),
+        ("POST", "/pause", {}),
+    ]:
         answer = await two.request(method, f"/sandboxes/{id}{path}", json=body)
         assert answer.status_code == 404 and answer.json()["node"] == "n1", answer.text
     ways = [

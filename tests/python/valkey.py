@@ -17,10 +17,13 @@ STARTS_WITHIN_S = 10
 class Valkey:
     """A server that can be stopped and started again, at the same address."""
 
-    def __init__(self, folder, tls=False, port=None):
+    def __init__(self, folder, tls=False, port=None, address=None):
         self.folder = folder
         self.port = port or _free_port()
         self.tls = tls
+        # Without one, only this machine reaches it.
+        self.addresses = [address] if address else ["127.0.0.1", "::1"]
+        self.host = address or "localhost"
         self.process = None
         if tls:
             certificate(folder, "localhost", ["localhost"])
@@ -32,7 +35,7 @@ class Valkey:
         """What a server of Isolator needs to use it."""
         scheme = "valkeys" if self.tls else "redis"
         settings = {
-            "address": f"{scheme}://localhost:{self.port}/1",
+            "address": f"{scheme}://{self.host}:{self.port}/1",
             "keyFile": str(self.folder / "journals.key"),
             "passwordFile": str(self.folder / "password"),
             "timeout": "1s",
@@ -44,13 +47,13 @@ class Valkey:
         if self.tls:
             ports += ["--tls-cert-file", self.folder / "certificate.pem", "--tls-key-file", self.folder / "key.pem"]
             ports += ["--tls-auth-clients", "no", "--tls-ca-cert-file", self.folder / "certificate.pem"]
-        options = ["--bind", "127.0.0.1", "::1", "--save", "", "--appendonly", "no", "--requirepass", PASSWORD]
+        options = ["--bind", *self.addresses, "--save", "", "--appendonly", "no", "--requirepass", PASSWORD]
         command = [PROGRAM, *map(str, ports), *options, "--dir", str(self.folder), "--logfile", str(self.folder / "valkey.log")]
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         until = time.monotonic() + STARTS_WITHIN_S
         while True:
             try:
-                socket.create_connection(("127.0.0.1", self.port), 1).close()
+                socket.create_connection((self.addresses[0], self.port), 1).close()
                 return
             except OSError:
                 assert self.process.poll() is None and time.monotonic() < until, (self.folder / "valkey.log").read_text()
@@ -73,7 +76,7 @@ class Valkey:
 
 
     def _connected(self):
-        plain = socket.create_connection(("127.0.0.1", self.port), 5)
+        plain = socket.create_connection((self.addresses[0], self.port), 5)
         if not self.tls:
             return plain
         context = ssl.create_default_context(cafile=self.folder / "certificate.pem")

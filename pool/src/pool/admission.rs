@@ -47,6 +47,8 @@ pub enum AdmissionError {
         queue: usize,
         /// Time to serve those that wait, at the pace of the last ones.
         served_in: Option<Duration>,
+        /// Whether slots are free, and the client runs as many requests as it may.
+        is_own_share: bool,
     },
     /// The request waited as long as it was allowed to.
     #[error(
@@ -60,6 +62,8 @@ pub enum AdmissionError {
         wait: Duration,
         /// Time to serve those that still wait, at the pace of the last ones.
         served_in: Option<Duration>,
+        /// Whether slots are free, and the client runs as many requests as it may.
+        is_own_share: bool,
     },
     /// The server is stopping.
     #[error("the server is shutting down")]
@@ -262,6 +266,7 @@ impl Admission {
                     running: turns.busy(),
                     wait,
                     served_in: turns.pace.time_for(turns.waiting + 1),
+                    is_own_share: turns.is_own_share(client),
                 })
             }),
         }
@@ -347,11 +352,12 @@ impl Turns {
 
     /// Refuses the newest request of the client with the longest queue, unless that is this client.
     fn make_room(&mut self, client: &Client) -> Result<(), AdmissionError> {
-        let running = self.busy();
+        let (running, is_own_share) = (self.busy(), self.is_own_share(client));
         let Self { clients, waiting, pace, limits, first, .. } = self;
         let queue = limits.queue;
         let served_in = pace.time_for(*waiting + 1);
-        let full = AdmissionError::QueueFull { running, queue, served_in };
+        let full =
+            |is_own_share| AdmissionError::QueueFull { running, queue, served_in, is_own_share };
         let own = clients.get(client).map_or(0, |share| share.waiting.len());
         let is_first = first.as_ref() == Some(client);
         let others = clients.iter_mut().filter(|(other, _)| first.as_ref() != Some(*other));
@@ -364,12 +370,12 @@ impl Turns {
                 if let Some(last) = share.waiting.pop_back() {
                     *waiting -= 1;
                     // The receiver may be gone, which is fine.
-                    let _ = last.turn.send(Err(full));
+                    let _ = last.turn.send(Err(full(false)));
                 }
                 Ok(())
             }
             _ if is_first => Ok(()),
-            _ => Err(full),
+            _ => Err(full(is_own_share)),
         }
     }
 
@@ -384,6 +390,11 @@ impl Turns {
 
     fn may_start_another(&self, client: &Client) -> bool {
         self.may_start(client) > 0
+    }
+
+    /// Whether a request of a client waits only because the client runs as many as it may.
+    fn is_own_share(&self, client: &Client) -> bool {
+        self.running < self.limits.running && !self.may_start_another(client)
     }
 
     /// The next request to run, if there is a slot: of the clients that may start another, the one that comes before all others, then

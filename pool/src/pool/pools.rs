@@ -274,6 +274,17 @@ impl Pools {
         (self.admission.running(), self.admission.waiting())
     }
 
+    /// The part of the slots that requests take, those that wait among them: 1 if all are taken and none waits.
+    pub fn load_ratio(&self) -> f64 {
+        let (running, waiting) = self.load();
+        (running + waiting) as f64 / self.limits.admission.running.max(1) as f64
+    }
+
+    /// Ends all requests that run. For a server that stops, and whose time to drain is not over.
+    pub fn end_running(&self) {
+        self.abort.cancel();
+    }
+
     /// The clients with requests that run or wait, and the number of each.
     pub fn clients(&self) -> Vec<(Client, usize, usize)> {
         self.admission.clients()

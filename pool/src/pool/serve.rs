@@ -88,6 +88,10 @@ impl Work for SessionWork<'_> {
         pool.for_session(self.0)
     }
 
+    fn max_queue(&self) -> Option<Duration> {
+        self.0.max_queue
+    }
+
     async fn run(
         &self,
         _: &Pool,

@@ -14,8 +14,13 @@ use crate::fake::{PID, POOL, RESOURCES, Setup, World, ms, run_for, secs, settle,
 use crate::sessions;
 
 async fn open(world: &World) -> Arc<Session> {
-    let request =
-        SessionRequest { kernel: None, resources: RESOURCES, packages: None, checkpoints: 2 };
+    let request = SessionRequest {
+        kernel: None,
+        resources: RESOURCES,
+        packages: None,
+        checkpoints: 2,
+        max_queue: None,
+    };
     let opened = world.open_session(POOL, &Client::Host, &request).await;
     Arc::new(opened.expect("a session").0)
 }

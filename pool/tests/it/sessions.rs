@@ -22,8 +22,13 @@ use crate::fake::{
 };
 
 async fn open(world: &World) -> (Arc<Session>, OpenReceipt) {
-    let request =
-        SessionRequest { kernel: None, resources: RESOURCES, packages: None, checkpoints: 2 };
+    let request = SessionRequest {
+        kernel: None,
+        resources: RESOURCES,
+        packages: None,
+        checkpoints: 2,
+        max_queue: None,
+    };
     let (session, receipt) =
         world.open_session(POOL, &Client::Host, &request).await.expect("a session");
     (Arc::new(session), receipt)
@@ -448,6 +453,7 @@ async fn pools_can_be_closed_at_each_moment_of_a_session() {
                 resources: RESOURCES,
                 packages: None,
                 checkpoints: 2,
+                max_queue: None,
             };
             let Ok((session, _)) = pools.open_session(POOL, &Client::Host, &request).await else {
                 return;

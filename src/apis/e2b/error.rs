@@ -13,6 +13,7 @@ use isolator_pool::pool::session::SessionError;
 use isolator_pool::pool::session::agent::AgentError;
 use serde_json::{Value, json};
 
+use crate::calls::idempotency::KeyRefusal;
 use crate::calls::{Again, CallError, CallOutcome};
 use crate::node::{LostHandle, Thing};
 use crate::request::arguments::InvalidArgument;
@@ -53,6 +54,8 @@ pub(crate) enum ErrorKind {
     Exists,
     /// It is in a state that does not allow this.
     Conflict,
+    /// Its idempotency key was used for another request.
+    OtherRequest,
     /// The body is too large.
     TooLarge,
     /// A limit of the client is reached.
@@ -80,6 +83,7 @@ impl ErrorKind {
             Self::Denied => StatusCode::FORBIDDEN,
             Self::NotFound => StatusCode::NOT_FOUND,
             Self::Exists | Self::Conflict => StatusCode::CONFLICT,
+            Self::OtherRequest => StatusCode::UNPROCESSABLE_ENTITY,
             Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::Exhausted => StatusCode::TOO_MANY_REQUESTS,
             Self::NotOffered => StatusCode::NOT_IMPLEMENTED,
@@ -94,7 +98,7 @@ impl ErrorKind {
     /// The code of Connect.
     pub(crate) const fn connect_code(self) -> &'static str {
         match self {
-            Self::Invalid | Self::TooLarge => "invalid_argument",
+            Self::Invalid | Self::OtherRequest | Self::TooLarge => "invalid_argument",
             Self::Unauthenticated => "unauthenticated",
             Self::Denied => "permission_denied",
             Self::NotFound => "not_found",
@@ -219,9 +223,11 @@ impl E2bError {
             CallError::SessionGone(_) | CallError::SessionEnded(_) | CallError::Lost(_) => {
                 ErrorKind::SandboxGone
             }
-            CallError::NotOpened(OpenFailure::AllInUse(_)) | CallError::TooMuchAtOnce(_) => {
-                ErrorKind::Exhausted
-            }
+            CallError::NotOpened(
+                OpenFailure::AllInUse { .. } | OpenFailure::Full { is_own_share: true, .. },
+            )
+            | CallError::TooMuchAtOnce { .. } => ErrorKind::Exhausted,
+            CallError::NotOpened(OpenFailure::Full { is_own_share: false, .. }) => ErrorKind::Busy,
             CallError::CheckBusy(_)
             | CallError::PackagesComing { .. }
             | CallError::NoAudit(_)
@@ -243,6 +249,25 @@ impl E2bError {
             error => error.to_string(),
         };
         Self::new(kind, message).with_outcome(outcome).caused_by(error)
+    }
+
+    /// The error of an argument that can't be used.
+    pub(crate) fn of_argument(error: InvalidArgument) -> Self {
+        Self::invalid(&error.field, error.message)
+    }
+
+    /// The error of a request whose idempotency key does not lead to an answer.
+    pub(crate) fn of_key(refusal: KeyRefusal) -> Self {
+        let kind = match refusal {
+            KeyRefusal::OtherRequest => ErrorKind::OtherRequest,
+            KeyRefusal::TooManyRunning(_) => ErrorKind::Exhausted,
+            KeyRefusal::NotKept
+            | KeyRefusal::Ended
+            | KeyRefusal::Streaming
+            | KeyRefusal::TooManyWaiting(_) => ErrorKind::Conflict,
+        };
+        let outcome = refusal.outcome();
+        Self::new(kind, refusal.to_string()).with_outcome(outcome).caused_by(refusal)
     }
 
     /// The error of a session that has no answer.

@@ -18,7 +18,7 @@ use crate::apis::access::Caller;
 use crate::apis::operation::Operation;
 use crate::apis::programs::{Ended, MARGIN, Program, Received, add_line};
 use crate::apis::unserved::Unserved;
-use crate::apis::{Apis, answer};
+use crate::apis::{Apis, Protocol, answer, keyed};
 use crate::calls::Serving;
 use crate::hex::unhex;
 use crate::request::arguments::{AdditionalFile, Encoding, InvalidArgument};
@@ -99,13 +99,19 @@ struct Run {
 
 pub(super) async fn execute(State(apis): State<Apis>, request: Request) -> Response {
     let (head, body) = request.into_parts();
-    let received = match API.receive::<Execute>(&apis, &head, body).await {
+    let received = match API.receive::<Execute>(EXECUTE, &apis, &head, body).await {
         Ok(received) => received,
         Err(error) => return API.unread(error),
     };
-    let Received { sender, serving, request, bytes } = received;
-    let executed = run(&apis, &serving, &sender, bytes, request).await;
-    sender.answer(executed.unwrap_or_else(|error| API.failed(error)))
+    let Received { sender, keyed, serving, request, bytes } = received;
+    let now = serving.clone();
+    keyed::answer(Protocol::Piston, &now, sender, keyed, move |sender| {
+        Box::pin(async move {
+            let executed = run(&apis, &serving, sender, bytes, request).await;
+            executed.unwrap_or_else(|error| API.failed(error))
+        })
+    })
+    .await
 }
 
 async fn run(

@@ -23,7 +23,7 @@ use crate::apis::forms::Form;
 use crate::apis::operation::{HowServed, Operation};
 use crate::apis::programs::{CAUSE, MARGIN, Received, add_line};
 use crate::apis::unserved::{Unserved, unserved};
-use crate::apis::{Apis, answer};
+use crate::apis::{Apis, Protocol, answer, keyed};
 use crate::calls::served::{Opened, Ran, RunEnd};
 use crate::calls::{CallError, CallOutcome, Job, Served, Serving};
 use crate::config::{Config, Language};
@@ -151,16 +151,21 @@ enum Stopped {
 
 pub(super) async fn run_jupyter(State(apis): State<Apis>, request: Request) -> Response {
     let (head, body) = request.into_parts();
-    let received = match API.receive::<RunJupyter>(&apis, &head, body).await {
+    let received = match API.receive::<RunJupyter>(RUN_JUPYTER, &apis, &head, body).await {
         Ok(received) => received,
         Err(error) => return API.unread(error),
     };
-    let Received { sender, serving, mut request, bytes } = received;
+    let Received { sender, keyed, serving, mut request, bytes } = received;
     let (files, names) = sent(request.files.take());
     let opening = OpenSession { files, ..OpenSession::default() };
-    let run = run(&serving, &sender, bytes, request, opening).await;
-    let response = run.unwrap_or_else(|error| failed(error, &names));
-    sender.answer(response)
+    let now = serving.clone();
+    keyed::answer(Protocol::SandboxFusion, &now, sender, keyed, move |sender| {
+        Box::pin(async move {
+            let run = run(&serving, sender, bytes, request, opening).await;
+            run.unwrap_or_else(|error| failed(error, &names))
+        })
+    })
+    .await
 }
 
 async fn run(

@@ -13,10 +13,12 @@ use super::{
     API, CLIENT_GRACE, CommandResult, CommandStatus, Fetchable, Files, RunStatus, check_wanted,
     failed, fetched, seconds, sent,
 };
+use crate::apis::access::Caller;
 use crate::apis::operation::Operation;
 use crate::apis::programs::{Ended, MARGIN, Program, Received};
 use crate::apis::unserved::Unserved;
-use crate::apis::{Apis, answer};
+use crate::apis::{Apis, Protocol, answer, keyed};
+use crate::calls::Serving;
 use crate::config::Config;
 use crate::request::arguments::InvalidArgument;
 
@@ -55,11 +57,19 @@ struct RunCodeAnswer {
 
 pub(super) async fn run_code(State(apis): State<Apis>, request: Request) -> Response {
     let (head, body) = request.into_parts();
-    let received = match API.receive::<RunCode>(&apis, &head, body).await {
+    let received = match API.receive::<RunCode>(RUN_CODE, &apis, &head, body).await {
         Ok(received) => received,
         Err(error) => return API.unread(error),
     };
-    let Received { sender, serving, mut request, bytes } = received;
+    let Received { sender, keyed, serving, request, bytes } = received;
+    let now = serving.clone();
+    keyed::answer(Protocol::SandboxFusion, &now, sender, keyed, move |sender| {
+        Box::pin(serve(serving, sender, request, bytes))
+    })
+    .await
+}
+
+async fn serve(serving: Serving, sender: &Caller, mut request: RunCode, bytes: usize) -> Response {
     let config = &serving.setup.config;
     let (wanted, files) = (request.fetch_files.take().unwrap_or_default(), request.files.take());
     let (files, names) = sent(files);
@@ -68,16 +78,15 @@ pub(super) async fn run_code(State(apis): State<Apis>, request: Request) -> Resp
     let ended = match program {
         Ok(program) => {
             let workdir = program.language.sandbox.workdir.clone();
-            let ended = API.run(RUN_CODE, &serving, &sender, bytes, program).await;
+            let ended = API.run(RUN_CODE, &serving, sender, bytes, program).await;
             ended.map(|ended| (ended, workdir))
         }
         Err(error) => Err(Unserved::Invalid(error)),
     };
-    let response = match ended {
+    match ended {
         Ok((ended, workdir)) => answered(ended, &wanted, &workdir, config.results.files.as_bytes()),
         Err(error) => failed(error, &names),
-    };
-    sender.answer(response)
+    }
 }
 
 /// The program of a request, without its files.

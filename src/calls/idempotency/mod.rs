@@ -168,7 +168,7 @@ impl Claim {
     /// The call has been answered.
     fn answered<T: Any + Send + Sync>(mut self, made: Made<T>) {
         let Made { answer, weight, outcome } = made;
-        let answer: store::AnyAnswer = Arc::new(answer);
+        let answer: running::AnyAnswer = Arc::new(answer);
         self.running.end(CallEnd::Answered(Arc::clone(&answer)));
         self.is_over = true;
         let mut store = lock(&self.of.store);
@@ -263,7 +263,7 @@ impl Idempotency {
 
 /// An answer of the type that its request has.
 fn of_type<T: Any + Send + Sync>(
-    answer: store::AnyAnswer,
+    answer: running::AnyAnswer,
     is_repeated: bool,
 ) -> Result<Once<T>, KeyRefusal> {
     // The digest names the operation, so it is always this type.

@@ -1,12 +1,15 @@
 //! A call with a key that runs, and the callers that wait for its answer.
 
+use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
 
 use super::KeyRefusal;
-use super::store::AnyAnswer;
+
+/// A kept answer of any kind.
+pub(super) type AnyAnswer = Arc<dyn Any + Send + Sync>;
 
 /// Maximum number of callers that wait for one answer.
 const MAX_WAITING: usize = 16;

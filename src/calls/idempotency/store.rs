@@ -4,7 +4,6 @@
 //! stays for longer. Both are dropped in the order in which they came: those of the client itself if it has more than its
 //! share, or else those of the client with the most.
 
-use std::any::Any;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +12,7 @@ use isolator_pool::pool::admission::Client;
 use tokio::time::Instant;
 
 use super::key::{Key, RequestDigest};
-use super::running::Running;
+use super::running::{AnyAnswer, Running};
 use super::{Asked, Bounds, KeyRefusal};
 
 /// Longest time of marks. A client that sends a call again does so much sooner.
@@ -31,9 +30,6 @@ const OVERHEAD: usize = 512;
 
 /// How often entries of all clients are looked at whose time is over.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
-
-/// A kept answer of any kind.
-pub(super) type AnyAnswer = Arc<dyn Any + Send + Sync>;
 
 /// The entries of all clients.
 #[derive(Default)]

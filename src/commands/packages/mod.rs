@@ -71,7 +71,7 @@ pub enum PackagesCommand {
 /// Runs the command.
 pub fn packages(config: Config, command: PackagesCommand) -> Work {
     Box::pin(async move {
-        let store = app::package_store()?;
+        let store = app::package_store(&config.packages.store)?;
         match command {
             PackagesCommand::Build { sets, json } => build::build(config, store, &sets, json).await,
             PackagesCommand::Ls { json } => list::list(&config, &store, json),

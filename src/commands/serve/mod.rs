@@ -2,6 +2,7 @@
 //! the input.
 
 mod reload;
+mod stop;
 
 use clap::Args;
 use std::convert::Infallible;
@@ -17,7 +18,6 @@ use isolator_pool::pool::pools::Pools;
 use isolator_pool::sandbox::sweep::Swept;
 use rmcp::ServiceExt;
 use rmcp::service::ServerInitializeError;
-use tokio_util::sync::CancellationToken;
 
 use crate::address::ListenAddress;
 use crate::app::{App, PoolFill};
@@ -35,6 +35,7 @@ use crate::packages::Packages;
 use crate::packages::store::Store;
 use crate::sessions::journals::Journals;
 use crate::traces::Traces;
+use crate::transport::agent_check::AgentCheck;
 use crate::transport::http::reload::{Asked, Reload};
 use crate::transport::http::{self, Access, Admin, Ending, Health, Http, Local, Serving};
 use crate::transport::message::Limits;
@@ -154,10 +155,10 @@ impl Started {
         })
     }
 
-    /// Whether it can serve calls. `draining` is cancelled when it takes no more.
-    fn health(&self, draining: &CancellationToken) -> Health {
+    /// Whether it can serve calls.
+    fn health(&self) -> Health {
         let access = self.reloading.access.first().cloned();
-        Health::new(self.server.clone(), draining.clone(), access)
+        Health::new(self.server.clone(), access)
     }
 }
 
@@ -171,8 +172,7 @@ async fn serve_host(config: Config, load: Load, has_socket: bool) -> anyhow::Res
     let limits = Limits::new(config.limits.max_files);
     let started = start(config, load, Clients::One, None, admin.as_ref()).await?;
     let changes = started.server.changes();
-    let draining = CancellationToken::new();
-    let _admin = started.listen(admin, &started.health(&draining));
+    let _admin = started.listen(admin, &started.health());
     let local = has_socket.then(|| Local::start(&started.server)).flatten();
     let Started { app, server, mut reloading, asked, .. } = started;
     reloading.access.extend(local.as_ref().map(Local::access));
@@ -221,7 +221,7 @@ async fn serve_host(config: Config, load: Load, has_socket: bool) -> anyhow::Res
                 Duration::ZERO
             }
         };
-        draining.cancel();
+        own.notice().give();
         if let Some(local) = &local {
             local.drain();
         }
@@ -262,17 +262,18 @@ async fn serve_clients(
     // First, so that its errors come before anything is started.
     let http = Http::bind(&address.candidates(), &config).await?;
     let admin = Admin::bind(&config).await?;
+    let agent_check = AgentCheck::bind(&config).await?;
     let (stop_signal, hang_ups) = (stop_signal_but_hang_up()?, HangUps::new()?);
     let access = Some(http.access());
     let started = start(config, load, Clients::Several, access, admin.as_ref()).await?;
-    let changes = started.server.changes();
     tracing::info!(url = http.url(), "listening");
     let service = Arc::new(Service::new(http.url()));
     service.ready();
 
     let ending = Ending::default();
-    let health = started.health(&ending.draining);
+    let health = started.health();
     let _admin = started.listen(admin, &health);
+    let _agent_check = agent_check.map(|agent_check| agent_check.start(health.clone()));
     let local = has_socket.then(|| Local::start(&started.server)).flatten();
     let look = {
         let health = health.clone();
@@ -289,18 +290,7 @@ async fn serve_clients(
             signal = reloading.run(hang_ups, asked) => signal,
         };
         tracing::info!(signal, "stopping");
-        service.stopping();
-        ending.draining.cancel();
-        if let Some(local) = &local {
-            local.drain();
-        }
-        changes.close();
-        let closed = close(&own, own.setup().config.http.drain).await;
-        // Calls are refused by now, and those that were running have been answered.
-        ending.answers.close();
-        let _ = tokio::time::timeout(ANSWERS_TIMEOUT, ending.answers.wait()).await;
-        ending.stop.cancel();
-        closed
+        stop::stop(&own, &service, local.as_ref(), &ending).await
     };
     tokio::select! {
         () = &mut serving => anyhow::bail!("the server stopped listening"),

@@ -206,6 +206,7 @@ fn keep_what_needs_a_restart(old: &Config, new: &mut Config) -> Vec<String> {
         "images.policy" => images.policy,
         "images.base" => images.base,
         "admin.address" => admin.address,
+        "node.agentCheck" => node.agent_check,
         "http.tls" => http.tls,
         "http.maxConnections" => http.max_connections,
         "http.maxConnectionsPerAddress" => http.max_connections_per_address,
@@ -214,6 +215,7 @@ fn keep_what_needs_a_restart(old: &Config, new: &mut Config) -> Vec<String> {
         "http.keepAlive" => http.keep_alive,
         "limits.maxFiles" => limits.max_files,
         "sessions.journals" => sessions.journals,
+        "packages.store" => packages.store,
         // Handles that clients have would lead to another node.
         "node.name" => node,
     }
@@ -251,10 +253,10 @@ pub(super) async fn store(config: &Config) -> anyhow::Result<Option<Store>> {
     if !config.packages.is_used() {
         return Ok(None);
     }
-    let most = config.packages.max_cache();
+    let (most, place) = (config.packages.max_cache(), config.packages.store.clone());
     // What killed builds have left is removed, which may take a while.
     let opened = tokio::task::spawn_blocking(move || {
-        let store = package_store()?;
+        let store = package_store(&place)?;
         store.bound_cache(most);
         anyhow::Ok(store)
     });

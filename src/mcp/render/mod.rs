@@ -106,7 +106,7 @@ impl Renderer<'_> {
             }
             CallError::Lost(lost) => return session::lost(lost),
             CallError::NoAudit(why) => (*why).to_owned(),
-            CallError::TooMuchAtOnce(_) => {
+            CallError::TooMuchAtOnce { .. } => {
                 format!("Sandbox error: {error}\n\nThe program did not run. Try again in a moment.")
             }
             CallError::CheckBusy(_) => format!(
@@ -117,9 +117,11 @@ impl Renderer<'_> {
                 "Packages error: {error}\n\nNothing was run. The build goes on: call again with the same arguments in a \
                  minute."
             ),
-            CallError::NotOpened(OpenFailure::AllInUse(_)) => format!(
-                "Sandbox error: {error}\n\nNo session was opened. Close one, or try again later."
-            ),
+            CallError::NotOpened(OpenFailure::AllInUse { .. } | OpenFailure::Full { .. }) => {
+                format!(
+                    "Sandbox error: {error}\n\nNo session was opened. Close one, or try again later."
+                )
+            }
             CallError::NotOpened(
                 OpenFailure::Open(ExecuteError::Session(_)) | OpenFailure::Random(_),
             ) => format!(

@@ -19,7 +19,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use isolator_pool::OutputLimits;
 use isolator_pool::engine::Progress;
@@ -44,12 +44,15 @@ use crate::packages::lock::{
     read_bounded,
 };
 use crate::packages::store::tree::{self, TreeEntry, TreeError};
-use crate::packages::store::{AtPath as _, Building, Store, StoreError, StoredSet};
+use crate::packages::store::{Alone, AtPath as _, Building, Store, StoreError, StoredSet};
 use crate::packages::target::{NODE_PROGRAM, PYTHON_PROGRAM, System, Target};
 use crate::requirement::Recipe;
 
 /// The limit for the answer of an interpreter.
 const ASK_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How often a set is looked for that another process builds.
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
 /// Limits of its answer.
 const ASK_OUTPUT: OutputLimits = OutputLimits { head: 1 << 16, tail: 1024, kill: 1 << 17 };
@@ -194,6 +197,11 @@ impl Builder {
         if let Some(found) = self.store.find(&lock.hash) {
             return Ok(found);
         }
+        let _alone = self.alone(&lock.hash, say).await?;
+        // Another process may have built it meanwhile.
+        if let Some(found) = self.store.find(&lock.hash) {
+            return Ok(found);
+        }
         let deadline = Deadline::after(self.config.packages.build_timeout);
         let asked = deadline.bound("asking the image for its interpreter", self.target(language));
         let target = asked.await??;
@@ -248,7 +256,15 @@ impl Builder {
             let found = store.find(&set.hash);
             found.ok_or(StoreError::NoSuchSet(set.hash))
         });
-        published.await
+        let set = published.await?;
+        tracing::info!(
+            requirements = set.requirements.join(" "),
+            hash = set.hash,
+            packages = set.packages.len(),
+            bytes = set.bytes,
+            "a set of packages was built"
+        );
+        Ok(set)
     }
 
     async fn install(
@@ -318,6 +334,22 @@ impl Builder {
             Ok(entries)
         })
         .await
+    }
+
+    /// Waits for the right to build a set. If another process has it for longer than a build can take, this one builds it as well:
+    /// the first that is ready counts.
+    async fn alone(&self, hash: &str, say: Progress<'_>) -> Result<Option<Alone>, BuildError> {
+        let until = Instant::now().checked_add(self.config.packages.build_timeout);
+        loop {
+            let (store, own) = (self.store.clone(), hash.to_owned());
+            let alone = try_blocking(move || store.alone(&own)).await?;
+            let is_late = until.is_some_and(|until| Instant::now() >= until);
+            if alone.is_some() || is_late {
+                return Ok(alone);
+            }
+            say("waiting for another process that builds this set");
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
     }
 
     async fn begin(&self) -> Result<Building, BuildError> {

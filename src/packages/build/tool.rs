@@ -295,7 +295,7 @@ mod tests {
         after: Duration,
     ) -> (Result<Result<(), Failed>, BuildError>, Vec<String>) {
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::open(folder.path()).unwrap();
+        let store = Store::open(folder.path(), None).unwrap();
         let building = store.begin(MIB).unwrap();
         let bounds =
             Bounds { set: 4 * MIB, disk: 16 * MIB, memory: ByteSize::bytes(64 * MIB), tasks: 20 };

@@ -13,7 +13,7 @@ use super::cache::{Slot, usage_of};
 use super::measure::Growth;
 use super::removal::{BUILDING_LOCK, remove_folder, remove_or_warn};
 use super::tree::{self, TreeEntry};
-use super::{AtPath as _, Store, StoreError, StoredSet, new_name, write_set};
+use super::{AtPath as _, Store, StoreError, StoredSet, new_name, remove_file, text_of};
 
 /// The folder that becomes the set.
 const SET: &str = "set";
@@ -61,6 +61,41 @@ impl Store {
         }
         fs::create_dir_all(&cache.folder).at(&cache.folder)?;
         Building::begin(self, cache, before, most)
+    }
+}
+
+/// The right to build a set, which one process has, on whichever node. It ends when this is dropped, or with the process.
+#[derive(Debug)]
+pub(crate) struct Alone {
+    path: PathBuf,
+    /// Keeps the lock.
+    _lock: File,
+}
+
+impl Store {
+    /// Takes the right to build the set with this hash; `None` while another process has it.
+    pub(crate) fn alone(&self, hash: &str) -> Result<Option<Alone>, StoreError> {
+        // It is a hash, as the set's folder has it.
+        let _ = self.set_folder(hash)?;
+        let name = format!("build.{hash}.lock");
+        let path = self.folder.join(&name);
+        let lock = match self.lock_file_of(&name, FlockOperation::NonBlockingLockExclusive) {
+            Err(StoreError::InUse(_)) => return Ok(None),
+            locked => locked?,
+        };
+        // The process that had it before may have removed the file meanwhile.
+        let own = lock.metadata().at(&path)?.ino();
+        let is_there = fs::metadata(&path).is_ok_and(|there| there.ino() == own);
+        Ok(is_there.then_some(Alone { path, _lock: lock }))
+    }
+}
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        // Before the lock ends, so that it is no other process's file.
+        if let Err(error) = remove_file(&self.path) {
+            tracing::warn!(%error, "the lock of a build stays");
+        }
     }
 }
 
@@ -150,7 +185,11 @@ impl Building {
         };
         write(super::MANIFEST, manifest.as_bytes())?;
         write(super::USED, b"")?;
-        write_set(&new.join(super::SET_FILE), set, &manifest)?;
+        let text = text_of(set, &manifest);
+        write(super::SET_FILE, text.as_bytes())?;
+        if let Some(key) = &self.store.key {
+            key.seal(&new, text.as_bytes())?;
+        }
         // After a power cut the set is there as a whole or not at all.
         let folder = File::open(&new).at(&new)?;
         syncfs(&folder).at(&new)?;

@@ -4,10 +4,12 @@
 //! sets/HASH/files/…      the files of the set, which sandboxes see
 //! sets/HASH/set.json     its description; a process that uses the set holds a shared lock on this file
 //! sets/HASH/manifest     the list of its files with their hashes; set.json has the hash of this
+//! sets/HASH/seal         the seal of set.json, if the nodes that share the store have a key
 //! sets/HASH/used         its modification time is that of the last use
 //! building/…             sets that are being built, each with a lock
 //! removed/…              folders that are being deleted
 //! cache/NUMBER/…         caches of the tools, one for each running build; files of sets are hard links to files here
+//! build.HASH.lock        is held by the process that builds this set, on any node
 //! cache.NUMBER.lock      is held by the build that uses that cache
 //! lock                   is held briefly by a process that adds or removes something
 //! ```
@@ -20,6 +22,7 @@ mod cache;
 mod error;
 mod measure;
 mod removal;
+mod seal;
 pub(crate) mod tree;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -39,14 +42,16 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-pub(crate) use building::Building;
+pub(crate) use building::{Alone, Building};
 pub(crate) use cache::Cleared;
 pub(crate) use error::StoreError;
 pub(super) use error::{AtPath, remove_file};
 pub(crate) use measure::{Growth, Usage};
+pub(crate) use seal::StoreKey;
 
 use crate::hex::hex;
 use crate::packages::lock::Locked;
+use crate::reread::Version;
 
 /// Names of a set's files.
 const FILES: &str = "files";
@@ -91,20 +96,23 @@ struct ManifestHash {
     manifest: String,
 }
 
-/// Whether a set is as it was built, by its hash and the inode of its `set.json`. The first caller verifies it, and others wait.
-type Verified = Mutex<HashMap<(String, u64), Arc<Mutex<bool>>>>;
+/// Whether a set is as it was built, by its hash and the version of its `set.json`. The first caller verifies it, and others wait.
+/// A set that another node has built again in its place is another version, also if it has the same inode.
+type Verified = Mutex<HashMap<(String, Version), Arc<Mutex<bool>>>>;
 
 /// The sets of a user on this machine. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Store {
     folder: Arc<Path>,
+    key: Option<StoreKey>,
     verified: Arc<Verified>,
 }
 
 impl Store {
-    /// Opens the store in a folder, which is made, and cleans up after processes that were killed.
-    pub(crate) fn open(folder: &Path) -> Result<Self, StoreError> {
-        let store = Self { folder: folder.into(), verified: Arc::default() };
+    /// Opens the store in a folder, which is made, and cleans up after processes that were killed. With a key, only sets that were
+    /// built with it are used.
+    pub(crate) fn open(folder: &Path, key: Option<StoreKey>) -> Result<Self, StoreError> {
+        let store = Self { folder: folder.into(), key, verified: Arc::default() };
         for name in ["sets", "building", "removed", "cache"] {
             let path = folder.join(name);
             let mut made = fs::DirBuilder::new();
@@ -184,14 +192,14 @@ impl Store {
     /// When it is not there, or was changed.
     pub(crate) fn hold(&self, set: &StoredSet) -> Result<Arc<PackageSet>, StoreError> {
         let folder = self.set_folder(&set.hash)?;
-        let (held, inode) = self.take(&set.hash, FlockOperation::LockShared)?;
+        let (held, version) = self.take(&set.hash, FlockOperation::LockShared)?;
         let verified = {
             let mut all = lock(&self.verified);
-            Arc::clone(all.entry((set.hash.clone(), inode)).or_default())
+            Arc::clone(all.entry((set.hash.clone(), version)).or_default())
         };
         let mut is_verified = lock(&verified);
         if !*is_verified {
-            verify(&folder, &set.hash)?;
+            verify(&folder, set, self.key.as_ref())?;
             *is_verified = true;
         }
         Ok(Arc::new(PackageSet {
@@ -203,24 +211,29 @@ impl Store {
         }))
     }
 
-    /// Locks a set that is there. Returns the lock, and the inode of its file.
-    fn take(&self, hash: &str, operation: FlockOperation) -> Result<(File, u64), StoreError> {
+    /// Locks a set that is there. Returns the lock, and the version of its file.
+    fn take(&self, hash: &str, operation: FlockOperation) -> Result<(File, Version), StoreError> {
         let path = self.set_folder(hash)?.join(SET_FILE);
         let gone = || StoreError::NoSuchSet(hash.to_owned());
         let failed = |error: io::Error| match error.kind() {
             io::ErrorKind::NotFound => gone(),
             _ => StoreError::io(&path, error),
         };
-        let file = File::open(&path).map_err(failed)?;
+        // On NFS, only a file that can be written can be locked for one process alone.
+        let is_exclusive = matches!(
+            operation,
+            FlockOperation::LockExclusive | FlockOperation::NonBlockingLockExclusive
+        );
+        let file = File::options().read(true).write(is_exclusive).open(&path).map_err(failed)?;
         match retry_on_intr(|| flock(&file, operation)) {
             Ok(()) => {}
             Err(Errno::WOULDBLOCK) => return Err(StoreError::InUse(hash.to_owned())),
             Err(error) => return Err(StoreError::io(&path, error.into())),
         }
         // It may have been removed before it was locked.
-        let inode = file.metadata().map_err(failed)?.ino();
-        if fs::metadata(&path).map_err(failed)?.ino() == inode {
-            Ok((file, inode))
+        let locked = file.metadata().map_err(failed)?;
+        if fs::metadata(&path).map_err(failed)?.ino() == locked.ino() {
+            Ok((file, Version::of(&locked)))
         } else {
             Err(gone())
         }
@@ -230,7 +243,7 @@ impl Store {
     fn mark_verified(&self, hash: &str) {
         if let Ok(metadata) = fs::metadata(self.lock_file(hash)) {
             lock(&self.verified)
-                .insert((hash.to_owned(), metadata.ino()), Arc::new(Mutex::new(true)));
+                .insert((hash.to_owned(), Version::of(&metadata)), Arc::new(Mutex::new(true)));
         }
     }
 
@@ -297,18 +310,35 @@ fn read_set<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, StoreError> {
     parsed.map(Some).map_err(|error| StoreError::io(path, io::Error::other(error)))
 }
 
-/// Writes a `set.json`, with the hash of the list of the set's files.
-fn write_set(path: &Path, set: &StoredSet, manifest: &str) -> Result<(), StoreError> {
+/// The content of a `set.json`, with the hash of the list of the set's files.
+fn text_of(set: &StoredSet, manifest: &str) -> String {
     let mut text = serde_json::to_value(set).expect("plain data is JSON");
     text["manifest"] = hash_of(manifest.as_bytes()).into();
-    fs::write(path, format!("{text:#}")).at(path)
+    format!("{text:#}")
 }
 
-/// Verifies that a set's files are as they were when it was built.
-fn verify(folder: &Path, hash: &str) -> Result<(), StoreError> {
-    let changed = |what: String| StoreError::Changed { hash: hash.to_owned(), what };
-    let file: Option<ManifestHash> = read_set(&folder.join(SET_FILE))?;
-    let file = file.ok_or_else(|| StoreError::NoSuchSet(hash.to_owned()))?;
+/// Verifies that a set's files are as they were when it was built, and that a node with the key has built it.
+fn verify(folder: &Path, set: &StoredSet, key: Option<&StoreKey>) -> Result<(), StoreError> {
+    let changed = |what: String| StoreError::Changed { hash: set.hash.clone(), what };
+    let path = folder.join(SET_FILE);
+    let content = match fs::read(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Err(StoreError::NoSuchSet(set.hash.clone()));
+        }
+        content => content.at(&path)?,
+    };
+    if let Some(key) = key
+        && !key.is_sealed(folder, &content)?
+    {
+        return Err(changed("it has no seal of a node with the key of this one".to_owned()));
+    }
+    // What was sealed is also what the caller has read of it.
+    let described: Result<StoredSet, _> = serde_json::from_slice(&content);
+    if described.map_or(true, |described| described != *set) {
+        return Err(changed("its description is another".to_owned()));
+    }
+    let file: Result<ManifestHash, _> = serde_json::from_slice(&content);
+    let file = file.map_err(|error| StoreError::io(&path, io::Error::other(error)))?;
     let path = folder.join(MANIFEST);
     let manifest = fs::read_to_string(&path).at(&path)?;
     if hash_of(manifest.as_bytes()) != file.manifest {

@@ -45,7 +45,7 @@ fn count(root: &Path, name: &str) -> usize {
 #[test]
 fn a_set_is_complete_until_it_is_removed() {
     let folder = tempfile::tempdir().unwrap();
-    let store = Store::open(folder.path()).unwrap();
+    let store = Store::open(folder.path(), None).unwrap();
     assert_eq!((store.find(HASH), store.all()), (None, Vec::new()));
     let set = publish(&store);
     assert_eq!(store.find(HASH).as_ref(), Some(&set));
@@ -53,7 +53,7 @@ fn a_set_is_complete_until_it_is_removed() {
     assert!(store.bytes() >= 6);
 
     // As another process sees it.
-    let other = Store::open(folder.path()).unwrap();
+    let other = Store::open(folder.path(), None).unwrap();
     let held = other.hold(&set).unwrap();
     assert_eq!(fs::read_to_string(held.folder.join("a.py")).unwrap(), "x = 1\n");
     assert!(store.is_held(HASH));
@@ -69,7 +69,7 @@ fn a_set_is_complete_until_it_is_removed() {
 #[test]
 fn a_second_build_of_the_same_set_uses_the_first() {
     let folder = tempfile::tempdir().unwrap();
-    let store = Store::open(folder.path()).unwrap();
+    let store = Store::open(folder.path(), None).unwrap();
     publish(&store);
     let held = store.hold(&set(6)).unwrap();
     publish(&store);
@@ -80,10 +80,10 @@ fn a_second_build_of_the_same_set_uses_the_first() {
 #[test]
 fn a_changed_set_is_not_used() {
     let folder = tempfile::tempdir().unwrap();
-    let store = Store::open(folder.path()).unwrap();
+    let store = Store::open(folder.path(), None).unwrap();
     let set = publish(&store);
     let files = folder.path().join("sets").join(HASH).join(FILES);
-    let fresh = || Store::open(folder.path()).unwrap();
+    let fresh = || Store::open(folder.path(), None).unwrap();
     let what = |store: &Store| match store.hold(&set) {
         Err(StoreError::Changed { what, .. }) => what,
         held => panic!("{held:?}"),
@@ -106,14 +106,14 @@ fn a_changed_set_is_not_used() {
 #[test]
 fn builds_of_dead_processes_are_removed_and_others_stay() {
     let folder = tempfile::tempdir().unwrap();
-    let store = Store::open(folder.path()).unwrap();
+    let store = Store::open(folder.path(), None).unwrap();
     let alive = begin(&store);
     // Killed before and after it had its lock, and while it removed a set.
     fs::create_dir_all(folder.path().join("building/1-dead")).unwrap();
     fs::create_dir_all(folder.path().join("building/2-dead/set/files")).unwrap();
     fs::write(folder.path().join("building/2-dead/lock"), "").unwrap();
     fs::create_dir_all(folder.path().join("removed/3-dead/files")).unwrap();
-    drop(Store::open(folder.path()).unwrap());
+    drop(Store::open(folder.path(), None).unwrap());
     assert_eq!((count(folder.path(), "building"), count(folder.path(), "removed")), (1, 0));
     drop(alive);
     assert_eq!((count(folder.path(), "building"), count(folder.path(), "removed")), (0, 0));
@@ -130,7 +130,7 @@ fn fill(cache: &Path, bytes: usize) -> PathBuf {
 #[test]
 fn caches_are_removed_only_when_no_build_uses_them() {
     let folder = tempfile::tempdir().unwrap();
-    let store = Store::open(folder.path()).unwrap();
+    let store = Store::open(folder.path(), None).unwrap();
     let (building, other) = (begin(&store), begin(&store));
     let wheel = fill(&building.cache("uv"), 100);
     assert_eq!(store.clear_cache().unwrap(), Cleared { bytes: 0, is_all: false });
@@ -152,7 +152,7 @@ fn caches_are_bounded_whenever_a_build_begins_or_ends() {
     let cache = |slot: &str| folder.path().join("cache").join(slot).join("uv");
     // Of earlier versions.
     fill(&folder.path().join("cache/uv"), 10);
-    let store = Store::open(folder.path()).unwrap();
+    let store = Store::open(folder.path(), None).unwrap();
     assert_eq!(count(folder.path(), "cache"), 0);
     // Caches of a server that was killed.
     let [wheel, other_wheel] = [fill(&cache("0"), 51), fill(&cache("1"), 20)];
@@ -174,7 +174,7 @@ fn caches_are_bounded_whenever_a_build_begins_or_ends() {
 #[test]
 fn only_a_build_s_own_files_count_towards_its_limits() {
     let folder = tempfile::tempdir().unwrap();
-    let store = Store::open(folder.path()).unwrap();
+    let store = Store::open(folder.path(), None).unwrap();
     fill(&begin(&store).cache("uv"), 5);
     let (bomb, other) = (begin(&store), begin(&store));
     assert_eq!(bomb.growth().measure().bytes, 0, "earlier files are not its own");
@@ -191,7 +191,7 @@ fn only_a_build_s_own_files_count_towards_its_limits() {
 #[test]
 fn a_set_that_is_removed_meanwhile_does_not_hide_the_size_of_others() {
     let folder = tempfile::tempdir().unwrap();
-    let store = Store::open(folder.path()).unwrap();
+    let store = Store::open(folder.path(), None).unwrap();
     let deep = folder.path().join("sets/going/a").join("d/".repeat(500));
     let removed = folder.path().join("removed/going");
     for number in 0..20 {
@@ -216,7 +216,7 @@ fn a_set_that_is_removed_meanwhile_does_not_hide_the_size_of_others() {
 #[test]
 fn uses_are_remembered() {
     let folder = tempfile::tempdir().unwrap();
-    let store = Store::open(folder.path()).unwrap();
+    let store = Store::open(folder.path(), None).unwrap();
     publish(&store);
     let used = folder.path().join("sets").join(HASH).join(USED);
     let past = SystemTime::now() - Duration::from_secs(3600);
@@ -225,4 +225,69 @@ fn uses_are_remembered() {
     store.used(HASH);
     assert!(store.all()[0].1 > before + Duration::from_secs(3500));
     store.used("../../etc");
+}
+
+#[test]
+fn with_a_key_only_sets_of_nodes_that_have_it_are_used() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = |key: Option<u8>| {
+        let key = key.map(|key| StoreKey::from_bytes(&[key; 32]));
+        Store::open(folder.path(), key).unwrap()
+    };
+    let place = folder.path().join("sets").join(HASH);
+    let what = |store: &Store, set: &StoredSet| match store.hold(set) {
+        Err(StoreError::Changed { what, .. }) => what,
+        held => panic!("{held:?}"),
+    };
+    let set = publish(&open(Some(1)));
+    assert!(open(Some(1)).hold(&set).is_ok() && open(None).hold(&set).is_ok());
+    assert!(what(&open(Some(2)), &set).contains("no seal"));
+    // A set that agrees with itself, as one who can write to the volume makes it.
+    fs::write(place.join(FILES).join("a.py"), "x = 'planted'\n").unwrap();
+    let entries = tree::entries(&place.join(FILES)).unwrap();
+    let manifest = tree::manifest(&place.join(FILES), &entries).unwrap();
+    fs::write(place.join(MANIFEST), &manifest).unwrap();
+    fs::write(place.join(SET_FILE), text_of(&set, &manifest)).unwrap();
+    assert!(open(None).hold(&set).is_ok());
+    assert!(what(&open(Some(1)), &set).contains("no seal"));
+    for seal in ["", "no digits", &"0".repeat(64), &"0".repeat(10_000)] {
+        fs::write(place.join("seal"), seal).unwrap();
+        assert!(what(&open(Some(1)), &set).contains("no seal"));
+    }
+    assert!(open(Some(1)).remove(HASH).unwrap());
+    let other = publish(&open(Some(1)));
+    assert!(open(Some(1)).hold(&other).is_ok());
+    // What the caller has read of it is what was sealed.
+    let planted = StoredSet { modules: vec!["os".to_owned()], ..other };
+    assert!(what(&open(Some(1)), &planted).contains("description"));
+}
+
+#[test]
+fn a_set_that_another_node_has_built_again_is_verified_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let [here, there] = [(); 2].map(|()| Store::open(folder.path(), None).unwrap());
+    let set = publish(&here);
+    drop(here.hold(&set).unwrap());
+    there.remove(HASH).unwrap();
+    publish(&there);
+    let file = folder.path().join("sets").join(HASH).join(FILES).join("a.py");
+    fs::write(file, "x = 2\n").unwrap();
+    assert!(matches!(here.hold(&set), Err(StoreError::Changed { .. })));
+}
+
+#[test]
+fn one_process_has_the_right_to_build_a_set() {
+    let folder = tempfile::tempdir().unwrap();
+    let [here, there] = [(); 2].map(|()| Store::open(folder.path(), None).unwrap());
+    let alone = here.alone(HASH).unwrap();
+    assert!(alone.is_some() && there.alone(HASH).unwrap().is_none());
+    assert!(there.alone(&HASH.replace('0', "f")).unwrap().is_some());
+    drop(alone);
+    assert!(there.alone(HASH).unwrap().is_some());
+    assert!(matches!(here.alone("../x"), Err(StoreError::NoSuchSet(_))));
+    let locks = fs::read_dir(folder.path()).unwrap().flatten();
+    assert_eq!(
+        locks.filter(|it| it.file_name().to_string_lossy().starts_with("build.")).count(),
+        0
+    );
 }

@@ -148,6 +148,7 @@ pub(crate) fn opening(arguments: OpenSession, config: &Config) -> Result<OpenJob
         packages: None,
         env: BTreeMap::new(),
         deadline: None,
+        max_queue: None,
     };
     let (packages, replay) = (arguments.packages, arguments.replay);
     let max_wait = Some(config.results.detach_after);

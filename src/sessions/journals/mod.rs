@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use self::seal::NodesKey;
-pub(crate) use self::seal::{KeyError, SealError};
+pub(crate) use self::seal::SealError;
 pub(crate) use self::stored::{KeptJournal, RecordError};
 use self::valkey::Valkey;
 pub(crate) use self::valkey::{ServerError, ValkeyError};
@@ -28,6 +28,7 @@ pub(super) use self::writer::Published;
 use self::writer::Writer;
 use super::OpenSession;
 use crate::config::{JournalsConfig, SessionsConfig};
+use crate::nodes_key::{self, KeyError};
 
 /// How many journals are read at once. Others wait.
 const READS: usize = 4;
@@ -87,7 +88,7 @@ impl Journals {
         let (Some(server), Some(key)) = (&config.server, &config.key_file) else {
             return Ok(Self::default());
         };
-        let key = NodesKey::read(key)?;
+        let key = NodesKey::from_bytes(&nodes_key::read(key, "sessions.journals.keyFile")?);
         let (password, authorities) = (config.password_file.as_deref(), config.ca_file.as_deref());
         let user = config.user.as_deref();
         let valkey = Valkey::new(server.clone(), user, password, authorities, config.timeout)?;

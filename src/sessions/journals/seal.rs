@@ -3,16 +3,11 @@
 //! Each session has a key of its own, which follows from the key of the nodes, the name of the client and the handle. So does the
 //! name under which its journal is kept. A record can't be opened at another place of the journal, nor in another journal.
 
-use std::path::{Path, PathBuf};
-
 use isolator_pool::pool::admission::Client;
 use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use ring::hkdf::{HKDF_SHA256, Prk, Salt};
 
 use crate::hex::hex;
-
-/// Least and most bytes of a key's file.
-const KEY_BYTES: std::ops::RangeInclusive<usize> = 32..=4096;
 
 /// The first byte of a record: the version of its form.
 const VERSION: u8 = 1;
@@ -22,22 +17,6 @@ pub(super) const GENERATION_LEN: usize = 8;
 
 /// Bytes of a record before its sealed content.
 const HEAD: usize = 1 + GENERATION_LEN + NONCE_LEN;
-
-/// Why a file is no key for journals.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum KeyError {
-    #[error("{}: the key of sessions.journals.keyFile can't be read", path.display())]
-    Unreadable {
-        path: PathBuf,
-        #[source]
-        source: std::io::Error,
-    },
-    #[error(
-        "{}: the key of sessions.journals.keyFile has {bytes} bytes, and needs 32 to 4096: make one with `openssl rand -hex 32`",
-        path.display()
-    )]
-    Length { path: PathBuf, bytes: usize },
-}
 
 /// Why a record can't be sealed or opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -55,18 +34,8 @@ pub(crate) enum SealError {
 pub(super) struct NodesKey(Prk);
 
 impl NodesKey {
-    /// Reads it from a file. White space around it does not count.
-    pub(super) fn read(path: &Path) -> Result<Self, KeyError> {
-        let content = std::fs::read(path)
-            .map_err(|source| KeyError::Unreadable { path: path.to_owned(), source })?;
-        let key = content.trim_ascii();
-        if !KEY_BYTES.contains(&key.len()) {
-            return Err(KeyError::Length { path: path.to_owned(), bytes: key.len() });
-        }
-        Ok(Self::from_bytes(key))
-    }
-
-    fn from_bytes(key: &[u8]) -> Self {
+    /// The key with these bytes.
+    pub(super) fn from_bytes(key: &[u8]) -> Self {
         Self(Salt::new(HKDF_SHA256, b"isolator journals 1").extract(key))
     }
 
@@ -172,19 +141,6 @@ mod tests {
             changed[at] ^= 1;
             assert_eq!(own.open(None, 3, changed), no, "byte {at}");
             assert_eq!(own.open(None, 3, record[..at].to_vec()), no, "{at} bytes");
-        }
-    }
-
-    #[test]
-    fn a_key_is_neither_short_nor_endless() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("key");
-        assert!(matches!(NodesKey::read(&path), Err(KeyError::Unreadable { .. })));
-        for (content, is_key) in
-            [(vec![b'a'; 31], false), (vec![b'a'; 64], true), (vec![b'a'; 4097], false)]
-        {
-            std::fs::write(&path, [content, b"\n".to_vec()].concat()).unwrap();
-            assert_eq!(NodesKey::read(&path).is_ok(), is_key);
         }
     }
 }

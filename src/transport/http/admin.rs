@@ -1,7 +1,7 @@
 //! The listener for operators: metrics, the page of the state, and health, at an address of its own, next to clients on any transport.
 //!
 //! Its answers are not for clients, so it has tokens of its own, or answers only this machine. All that it changes is that the
-//! configuration is loaded again. Without tokens, requests must name this machine, so that no web page reads it under a name of the page's (DNS rebinding).
+//! configuration is loaded again, and that the server is taken out of use. Without tokens, requests must name this machine, so that no web page reads it under a name of the page's (DNS rebinding).
 
 use std::convert::Infallible;
 use std::future::ready;
@@ -25,12 +25,13 @@ use super::certificate::Certificate;
 use super::health::Health;
 use super::page::page;
 use super::reload::Reload;
-use super::{connections, head, listen};
+use super::{Ending, connections, drain, head, listen};
 use crate::address::ListenAddress;
 use crate::config::Config;
 use crate::current::Current;
 use crate::metrics::{Format, Metrics};
 use crate::node::Node;
+use crate::notice::Notice;
 use crate::web::{LOCAL_HOSTS, Refused, Tokens, client_of};
 
 /// Connections at the same time: more than operators have, and few compared to those of clients.
@@ -145,11 +146,16 @@ impl Admin {
         tracing::info!(admin = format!("{scheme}://{address}"), "listening for operators");
         let tasks = TaskTracker::new();
         let (of_status, of_health) = (metrics.clone(), health.clone());
+        let of_drain = health.clone();
         let watching = AbortOnDropHandle::new(tasks.spawn(metrics.clone().watch()));
         let router = Router::new()
             .route("/metrics", get(move |headers: HeaderMap| ready(written(&metrics, &headers))))
             .route("/status", get(async || page()))
             .route("/status.json", get(move || ready(status(&of_status, &of_health))))
+            .route(
+                "/drain",
+                post(move |headers: HeaderMap| ready(drain::answer(of_drain.server(), &headers))),
+            )
             .route("/reload", post(move |headers: HeaderMap| reload.clone().answer(headers)))
             .fallback((StatusCode::NOT_FOUND, NOTHING_HERE))
             .layer(from_fn_with_state(operators.guard, check));
@@ -162,9 +168,11 @@ impl Admin {
             hints: [HINT; 2],
         };
         let end = CancellationToken::new();
-        let (stop, cut) = (end.clone(), end.clone());
+        let ending = Ending { stop: end.clone(), end: end.clone(), ..Ending::default() };
         tasks.spawn(async move {
-            connections::serve(listener, certificate, router, limits, &node, stop, cut).await;
+            // Operators go on asking a server that is being drained.
+            let notice = Notice::default();
+            connections::serve(listener, certificate, router, limits, &node, notice, ending).await;
         });
         Serving { _end: end.drop_guard(), _watching: watching, _tasks: tasks }
     }

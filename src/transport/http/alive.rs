@@ -3,12 +3,13 @@
 //!
 //! An answer that takes its time becomes a stream of events, in which comments come until there is something to say.
 
+use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use axum::body::{Body, Bytes};
+use axum::body::{Body, Bytes, HttpBody as _};
 use axum::http::HeaderMap;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::response::{IntoResponse as _, Response};
@@ -129,6 +130,45 @@ impl Alive {
             ("x-accel-buffering", "no"),
         ];
         (headers, Body::new(alive)).into_response()
+    }
+}
+
+/// An answer whose first event has come, or the first comment. Its head says how the call was served, if that event is its result.
+pub(super) async fn begun(response: Response) -> Response {
+    let (parts, mut rest) = response.into_parts();
+    let mut held = VecDeque::new();
+    while let Some(frame) = poll_fn(|context| Pin::new(&mut rest).poll_frame(context)).await {
+        // An event that has nothing is there at once.
+        let is_begun = frame
+            .as_ref()
+            .map_or(true, |frame| frame.data_ref().is_some_and(|data| !data.starts_with(NO_DATA)));
+        held.push_back(frame);
+        if is_begun {
+            break;
+        }
+    }
+    Response::from_parts(parts, Body::new(Begun { held, rest }))
+}
+
+/// A body whose first frames have been read.
+struct Begun {
+    held: VecDeque<Result<Frame<Bytes>, axum::Error>>,
+    rest: Body,
+}
+
+impl hyper::body::Body for Begun {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Polled {
+        match self.held.pop_front() {
+            Some(frame) => Poll::Ready(Some(frame)),
+            None => Pin::new(&mut self.rest).poll_frame(context),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.held.is_empty() && self.rest.is_end_stream()
     }
 }
 

@@ -6,18 +6,20 @@ use std::collections::HashMap;
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
-use axum::http::{HeaderName, HeaderValue};
+use axum::http::header::CONNECTION;
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::GracefulShutdown;
 use isolator_pool::lock::lock;
 use isolator_pool::pool::admission::Place;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -25,11 +27,12 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_io_timeout::TimeoutStream;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 
+use super::Ending;
 use super::certificate::Certificate;
 use crate::node::Node;
+use crate::notice::Notice;
 use crate::web::{AnswerBody, Patient, Peer, Received, Side};
 
 /// For a TLS handshake.
@@ -43,6 +46,12 @@ pub(super) const NODE: HeaderName = HeaderName::from_static("isolator-node");
 
 /// After accepting failed, most likely because there are no file descriptors.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
+
+/// How long a connection that was opened just before the end can take to send its request.
+const FIRST_REQUEST_GRACE: Duration = Duration::from_millis(200);
+
+/// Most connections that are accepted after the end, because they were open before it.
+const MAX_WAITING: usize = 1024;
 
 /// Shortest time between two lines in the log about connections that are not served. A client that opens them must not fill it.
 const BETWEEN_LINES: Duration = Duration::from_secs(60);
@@ -123,33 +132,19 @@ pub(super) async fn serve(
     router: Router,
     limits: Limits,
     node: &Node,
-    stop: CancellationToken,
-    end: CancellationToken,
+    notice: Notice,
+    ending: Ending,
 ) {
+    let Ending { connections: tasks, stop, end, .. } = ending;
     let slots = Arc::new(Semaphore::new(limits.all));
     // Every name is a value of a header.
     let node = node.name().and_then(|name| HeaderValue::from_str(name.as_str()).ok());
-    let graceful = GracefulShutdown::new();
-    let connections = Connections { router, certificate, limits, node, graceful };
+    let stopping = stop.clone();
+    let connections = Connections { router, certificate, limits, node, notice, stopping };
     let places = Places::default();
-    let tasks = TaskTracker::new();
-    let (mut failures, mut refusals) = (Rarely::default(), Rarely::default());
-    let mut refusals_of_address = Rarely::default();
-    loop {
-        let accepted = tokio::select! {
-            accepted = accept(&listener) => accepted,
-            () = stop.cancelled() => break,
-        };
-        let (stream, peer) = match accepted {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                if let Some(times) = failures.count() {
-                    tracing::warn!(%error, times, "a connection could not be accepted");
-                }
-                tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
-                continue;
-            }
-        };
+    let mut failures = Rarely::default();
+    let (mut refusals, mut refusals_of_address) = (Rarely::default(), Rarely::default());
+    let mut take = |stream: TcpStream, peer: SocketAddr| {
         let Ok(slot) = Arc::clone(&slots).try_acquire_owned() else {
             if let Some(times) = refusals.count() {
                 let most = limits.all;
@@ -157,7 +152,7 @@ pub(super) async fn serve(
                 tracing::warn!(most, times, hint, "there are too many connections");
             }
             connections.refuse(&stream, "the server has too many open connections");
-            continue;
+            return;
         };
         let place = Place::of(peer.ip());
         let Some(counted) = places.count(place, limits.of_address) else {
@@ -167,7 +162,7 @@ pub(super) async fn serve(
                 tracing::warn!(address = %place, most, times, hint, "an address has too many connections");
             }
             connections.refuse(&stream, "this address has too many open connections");
-            continue;
+            return;
         };
         let served = connections.serve(stream, Peer(peer));
         let end = end.clone();
@@ -178,14 +173,46 @@ pub(super) async fn serve(
             }
             drop((slot, counted));
         });
+    };
+    loop {
+        let accepted = tokio::select! {
+            accepted = accept(&listener) => accepted,
+            () = stop.cancelled() => break,
+        };
+        match accepted {
+            Ok((stream, peer)) => take(stream, peer),
+            Err(error) => {
+                if let Some(times) = failures.count() {
+                    tracing::warn!(%error, times, "a connection could not be accepted");
+                }
+                tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
+            }
+        }
     }
-    drop(listener);
+    // For the clients of those that wait they are open, and their requests have been sent.
+    if let Err(error) = take_waiting(listener, take) {
+        tracing::debug!(%error, "the connections that waited were not all accepted");
+    }
     tasks.close();
-    tokio::select! {
-        () = connections.graceful.shutdown() => {}
-        () = end.cancelled() => {}
-    }
     tasks.wait().await;
+}
+
+/// Takes the connections that wait to be accepted, and no more.
+fn take_waiting(
+    listener: TcpListener,
+    mut take: impl FnMut(TcpStream, SocketAddr),
+) -> io::Result<()> {
+    let listener = listener.into_std()?;
+    for _ in 0..MAX_WAITING {
+        let (stream, peer) = match listener.accept() {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+            accepted => accepted?,
+        };
+        stream.set_nonblocking(true)?;
+        stream.set_nodelay(true)?;
+        take(TcpStream::from_std(stream)?, peer);
+    }
+    Ok(())
 }
 
 async fn accept(listener: &TcpListener) -> io::Result<(TcpStream, SocketAddr)> {
@@ -202,7 +229,10 @@ struct Connections {
     limits: Limits,
     /// The name of this node, which is in all answers.
     node: Option<HeaderValue>,
-    graceful: GracefulShutdown,
+    /// From when it is given, answers ask clients to close their connections.
+    notice: Notice,
+    /// Cancelled when connections end after their answers.
+    stopping: CancellationToken,
 }
 
 impl Connections {
@@ -223,8 +253,9 @@ impl Connections {
 
     /// Serves one connection.
     fn serve(&self, stream: TcpStream, peer: Peer) -> impl Future<Output = ()> + Send + 'static {
-        let (router, node) = (self.router.clone(), self.node.clone());
-        let watcher = self.graceful.watcher();
+        let router = self.router.clone();
+        let heads = Heads { node: self.node.clone(), notice: self.notice.clone() };
+        let stopping = self.stopping.clone();
         let tls = self.certificate.as_ref().map(Certificate::acceptor);
         let idle_timeout = self.limits.idle_timeout;
         let mut stream = TimeoutStream::new(stream);
@@ -232,15 +263,12 @@ impl Connections {
         let stream = Box::pin(stream);
         async move {
             let ended = match tls {
-                None => {
-                    let connection = connection(stream, router, node, peer, idle_timeout);
-                    watcher.watch(connection).await
-                }
+                None => serve_connection(stream, router, heads, peer, idle_timeout, stopping).await,
                 Some(tls) => {
                     match tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await {
                         Ok(Ok(stream)) => {
-                            let connection = connection(stream, router, node, peer, idle_timeout);
-                            watcher.watch(connection).await
+                            serve_connection(stream, router, heads, peer, idle_timeout, stopping)
+                                .await
                         }
                         Ok(Err(error)) => {
                             return tracing::debug!(%error, ?peer, "the TLS handshake failed");
@@ -256,48 +284,76 @@ impl Connections {
     }
 }
 
-/// Only HTTP/1.1: newer versions are faster with many requests at once, which agents don't send.
-fn connection<Stream>(
+/// The headers of all answers.
+#[derive(Clone)]
+struct Heads {
+    node: Option<HeaderValue>,
+    notice: Notice,
+}
+
+impl Heads {
+    fn complete(self, headers: &mut HeaderMap) {
+        if let Some(node) = self.node {
+            headers.insert(NODE, node);
+        }
+        if self.notice.is_given() {
+            // An idle connection that is closed later could have the next request on its way.
+            headers.insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+    }
+}
+
+/// Serves a connection until its end, or that of the server. Only HTTP/1.1: newer versions are faster with many requests at once,
+/// which agents don't send.
+async fn serve_connection<Stream>(
     stream: Stream,
     router: Router,
-    node: Option<HeaderValue>,
+    heads: Heads,
     peer: Peer,
     idle_timeout: Duration,
-) -> http1::Connection<
-    TokioIo<Patient<Stream>>,
-    impl hyper::service::Service<
-        hyper::Request<Incoming>,
-        Response = hyper::Response<Body>,
-        Error = Infallible,
-        Future: Send,
-    >,
->
+    stopping: CancellationToken,
+) -> hyper::Result<()>
 where
     Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let side = Side::default();
     let stream = TokioIo::new(Patient::new(stream, side.clone()));
+    let has_begun = Arc::new(AtomicBool::new(false));
+    let begun = Arc::clone(&has_begun);
     let service = service_fn(move |request: hyper::Request<Incoming>| {
+        begun.store(true, Ordering::Relaxed);
         side.begin();
         let received = |body| Body::new(Received::new(body, side.clone()));
         let mut request: Request = request.map(received);
         request.extensions_mut().insert(peer);
         request.extensions_mut().insert(side.clone());
         let (answered, side) = (router.clone().oneshot(request), side.clone());
-        let node = node.clone();
+        let heads = heads.clone();
         async move {
             let mut answer = answered.await?;
-            if let Some(node) = node {
-                answer.headers_mut().insert(NODE, node);
-            }
-            Ok(answer.map(|body| Body::new(AnswerBody::new(body, side))))
+            heads.complete(answer.headers_mut());
+            let answer = answer.map(|body| Body::new(AnswerBody::new(body, side)));
+            Ok::<_, Infallible>(answer)
         }
     });
-    http1::Builder::new()
+    let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(idle_timeout)
         .max_buf_size(MAX_HEADERS)
-        .serve_connection(stream, service)
+        .serve_connection(stream, service);
+    let mut connection = pin!(connection);
+    tokio::select! {
+        ended = &mut connection => return ended,
+        () = stopping.cancelled() => {}
+    }
+    if !has_begun.load(Ordering::Relaxed) {
+        // The first request may be on its way. Its client could not know whether it was read.
+        if let Ok(ended) = tokio::time::timeout(FIRST_REQUEST_GRACE, &mut connection).await {
+            return ended;
+        }
+    }
+    connection.as_mut().graceful_shutdown();
+    connection.await
 }
 
 #[cfg(test)]

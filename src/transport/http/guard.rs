@@ -20,17 +20,19 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::Ending;
 use super::accept;
 use super::alive::{self, Alive, Pace};
 use super::sessions::{SessionAccess, Sessions, Use};
 use crate::calls::budget::Budget;
 use crate::calls::{Again, CallOutcome};
 use crate::current::Current;
-use crate::mcp::caller::ConnectedClient;
+use crate::mcp::caller::{ConnectedClient, MaxQueue};
 use crate::node::LostHandle;
 use crate::transport::message::{self, Limits, MAX_MESSAGE, Shortened};
 use crate::web::{
-    OutcomeSlot, Peer, Refused, Rules, Side, Weighed, client_of, discard, receive, set_outcome,
+    OutcomeSlot, Peer, Refused, Rules, Side, Weighed, asks_for_status, client_of, discard, receive,
+    set_outcome, set_status,
 };
 
 /// How long a call goes on after its client disconnected, if the client could come back to its session for the
@@ -59,6 +61,8 @@ pub(super) struct Guard {
     absences: TaskTracker,
     /// Answers that are still being sent.
     answers: TaskTracker,
+    /// Cancelled when all requests are refused.
+    closed: CancellationToken,
     /// How long an answer can be silent.
     keep_alive: Duration,
     /// The client of all requests, if the listener has only one.
@@ -71,12 +75,20 @@ impl Guard {
         sessions: Arc<Sessions>,
         bodies: Budget,
         limits: Limits,
-        answers: TaskTracker,
+        ending: &Ending,
         keep_alive: Duration,
     ) -> Self {
-        let absences = TaskTracker::new();
-        let only_client = None;
-        Self { rules, sessions, bodies, limits, absences, answers, keep_alive, only_client }
+        Self {
+            rules,
+            sessions,
+            bodies,
+            limits,
+            absences: TaskTracker::new(),
+            answers: ending.answers.clone(),
+            closed: ending.closed.clone(),
+            keep_alive,
+            only_client: None,
+        }
     }
 
     /// Takes all requests as this client's, because the listener lets no other in.
@@ -187,10 +199,23 @@ impl Guard {
         }
         // The answer to a GET is a stream that has no end.
         let answer = is_post.then(|| self.answers.token());
+        if self.closed.is_cancelled() {
+            let refused = Refused::ShuttingDown;
+            let mut response =
+                refusal(&body, &ErrorData::internal_error(refused.to_string(), None));
+            *response.status_mut() = refused.status();
+            refused.add_headers(response.headers_mut());
+            return Err(response.into());
+        }
         let gone = CancellationToken::new();
         let outcome = OutcomeSlot::default();
         parts.extensions.insert(outcome.clone());
         parts.extensions.insert(ConnectedClient { client: client.clone(), gone: gone.clone() });
+        let asks_for_status = is_post && asks_for_status(&parts.headers);
+        if asks_for_status {
+            // A refusal has to come before the answer begins.
+            parts.extensions.insert(MaxQueue(self.keep_alive / 2));
+        }
         accept::complete(&parts.method, &mut parts.headers);
         let is_delete = parts.method == Method::DELETE;
         let side = parts.extensions.get::<Side>().cloned().unwrap_or_default();
@@ -240,7 +265,15 @@ impl Guard {
         let absence = session.map(|session| Absence { guard: self, session, gone });
         let weighed = |body| Weighed::new(body, share, answer);
         let watched = |body| Watched { body: weighed(body), absence, used };
-        Ok(response.map(|body| Body::new(watched(body))))
+        let mut response = response.map(|body| Body::new(watched(body)));
+        if asks_for_status && alive::is_events(&response) {
+            response = alive::begun(response).await;
+        }
+        if let Some(outcome) = outcome.get().filter(|_| asks_for_status) {
+            set_outcome(&mut response, outcome);
+            set_status(&mut response, outcome);
+        }
+        Ok(response)
     }
 }
 

@@ -10,7 +10,6 @@ use axum::response::IntoResponse;
 use axum::routing::{MethodRouter, get};
 use isolator_pool::lock::lock;
 use isolator_pool::pool::PoolStatus;
-use tokio_util::sync::CancellationToken;
 
 use super::Access;
 use crate::calls::Setup;
@@ -23,8 +22,6 @@ pub(crate) struct Health(Arc<Checked>);
 
 struct Checked {
     server: Server,
-    /// Cancelled when no more calls are taken.
-    draining: CancellationToken,
     /// The clients that can call, if they come over HTTP.
     access: Option<Access>,
     /// The pools that were ready once, when all were for the first time and later.
@@ -41,9 +38,24 @@ struct State {
 }
 
 impl Health {
-    /// Of a server. `draining` is cancelled when it takes no more calls.
-    pub(crate) fn new(server: Server, draining: CancellationToken, access: Option<Access>) -> Self {
-        Self(Arc::new(Checked { server, draining, access, were_ready: Mutex::default() }))
+    /// Of a server.
+    pub(crate) fn new(server: Server, access: Option<Access>) -> Self {
+        Self(Arc::new(Checked { server, access, were_ready: Mutex::default() }))
+    }
+
+    /// The server.
+    pub(super) fn server(&self) -> &Server {
+        &self.0.server
+    }
+
+    /// Whether it was given the notice, and serves its clients for a while at most.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.0.server.notice().is_given()
+    }
+
+    /// The part of its slots that is taken.
+    pub(crate) fn load(&self) -> f64 {
+        self.0.server.setup().pools.load_ratio()
     }
 
     /// Adds the two checks to a router.
@@ -59,8 +71,8 @@ impl Health {
     }
 
     fn state(&self) -> State {
-        let Checked { server, draining, access, were_ready } = &*self.0;
-        if draining.is_cancelled() {
+        let Checked { server, access, were_ready } = &*self.0;
+        if self.is_drained() {
             let not_ready = vec![Reason::public("the server is shutting down")];
             return State { not_ready, ..State::default() };
         }

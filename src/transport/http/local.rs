@@ -25,7 +25,7 @@ use tower::ServiceExt as _;
 
 use super::guard::Guard;
 use super::sessions::Sessions;
-use super::{Access, Listener, protocol};
+use super::{Access, Ending, Listener, protocol};
 use crate::local_socket::{CONFIGURATION, HAS_NOT_RUN, LocalSocket, fingerprint};
 use crate::mcp::server::Server;
 use crate::node::Node;
@@ -87,7 +87,7 @@ impl Local {
             Arc::new(Sessions::new(config.limits.max_timeout, &Node::default())),
             access.bodies.clone(),
             Limits::new(config.limits.max_files),
-            TaskTracker::new(),
+            &Ending::default(),
             KEEP_ALIVE,
         );
         let router =

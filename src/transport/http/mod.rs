@@ -10,6 +10,7 @@ mod alive;
 mod certificate;
 mod connections;
 mod cors;
+pub(crate) mod drain;
 mod guard;
 mod head;
 mod health;
@@ -132,8 +133,12 @@ impl Listener {
 pub(crate) struct Ending {
     /// No more calls are taken, and `/readyz` says so.
     pub draining: CancellationToken,
+    /// The connections of clients.
+    pub connections: TaskTracker,
     /// The answers that are still being sent. When connections end, their streams are cut.
     pub answers: TaskTracker,
+    /// All requests are refused.
+    pub closed: CancellationToken,
     /// No more connections are accepted; open ones finish their answers.
     pub stop: CancellationToken,
     /// All connections end now.
@@ -205,12 +210,11 @@ impl Http {
         let Access { rules, bodies, .. } = self.access;
         let (answers, draining) = (ending.answers.clone(), ending.draining.clone());
         let gate = Gate::new(rules.clone(), bodies.clone(), answers, draining);
-        let serving = server.clone();
+        let (serving, notice) = (server.clone(), server.notice());
         let apis = Apis::new(move || serving.serving(), gate);
         let limits = Limits::new(config.limits.max_files);
         let keep_alive = self.settings.keep_alive;
-        let answers = ending.answers.clone();
-        let guard = Guard::new(rules.clone(), sessions, bodies, limits, answers, keep_alive);
+        let guard = Guard::new(rules.clone(), sessions, bodies, limits, &ending, keep_alive);
         let router = protocol(server, guard, rules.clone(), ending.stop.clone())
             .merge(apis::route(&apis))
             .fallback(async move |request: Request| {
@@ -222,8 +226,7 @@ impl Http {
         let limits = limits_of_connections(&self.settings, Plan::new(config));
         let Self { listener, certificate, .. } = self;
         let node = config.node.node();
-        connections::serve(listener, certificate, router, limits, node, ending.stop, ending.end)
-            .await;
+        connections::serve(listener, certificate, router, limits, node, notice, ending).await;
     }
 }
 
@@ -258,7 +261,7 @@ fn protocol(
 
 /// Goes on to the next address only if the machine does not have this one. A port that is in use is an error, or
 /// clients would reach the other program.
-async fn listen(addresses: &[SocketAddr]) -> anyhow::Result<TcpListener> {
+pub(super) async fn listen(addresses: &[SocketAddr]) -> anyhow::Result<TcpListener> {
     let mut missing = None;
     for address in addresses {
         match TcpListener::bind(address).await {

@@ -193,6 +193,21 @@ mod tests {
         assert!(matches!(sessions.enter("b", &two), SessionAccess::Unknown));
     }
 
+    #[test]
+    fn a_node_says_the_same_of_a_session_of_another_client_and_of_one_that_it_does_not_know() {
+        let node = Node::named("n1".parse().unwrap());
+        let sessions = Arc::new(Sessions::new(Duration::from_secs(60), &node));
+        let (one, two) = (Client::named("one"), Client::named("two"));
+        let [known, unknown] = [(); 2].map(|()| node.new_handle().unwrap());
+        sessions.add(&known, &one, false);
+        let lost = |id: &str| match sessions.enter(id, &two) {
+            SessionAccess::Lost(lost) => lost.to_string(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(lost(&known), lost(&unknown));
+        assert!(matches!(sessions.enter(&known, &one), SessionAccess::Own(_)));
+    }
+
     #[tokio::test]
     async fn sessions_that_are_closed_make_room() {
         let sessions = sessions();

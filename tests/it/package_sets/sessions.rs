@@ -13,6 +13,7 @@ async fn open(world: &World, set: &std::sync::Arc<isolator_pool::packages::Packa
         resources,
         packages: Some(set.clone()),
         checkpoints: 2,
+        max_queue: None,
     };
     let opened = world.pools.open_session(&world.language.name, &Client::Host, &request).await;
     opened.expect("a session").0

@@ -21,7 +21,7 @@ pub enum EndReason {
     #[error("its sandbox was lost: {0}")]
     Lost(#[source] Arc<LossError>),
     /// The server is stopping.
-    #[error("the server is shutting down")]
+    #[error("the server was stopped, and its sessions have ended with it")]
     ServerStops,
 }
 

@@ -16,6 +16,7 @@ mod opening;
 mod output;
 mod task;
 mod usage;
+mod waits;
 mod words;
 
 use std::collections::BTreeMap;
@@ -48,9 +49,7 @@ pub use self::files::FileReadError;
 pub(crate) use self::opening::{begin, open};
 pub use self::output::ShownWatch;
 pub use self::usage::UsageSample;
-
-/// Maximum number of calls of one session that wait.
-const MAX_WAITING: usize = 8;
+use self::waits::{MAX_WAITING, Waits};
 
 /// Path of the program that runs the cells of an interpreter. A command that ends with it starts the kernel of a session.
 pub const fn kernel_path(interpreter: Interpreter) -> &'static str {
@@ -71,6 +70,8 @@ pub struct SessionRequest {
     pub packages: Option<Arc<PackageSet>>,
     /// Maximum number of checkpoints. Each is a process of the sandbox.
     pub checkpoints: u32,
+    /// How long it waits for a slot, if not for as long as others.
+    pub max_queue: Option<Duration>,
 }
 
 /// The command of a kernel.
@@ -478,23 +479,5 @@ impl Session {
 
     async fn ended_error(&self) -> SessionError {
         SessionError::Ended(self.ended().await)
-    }
-}
-
-/// A call that waits for its turn.
-struct Waits<'a>(&'a AtomicUsize);
-
-impl<'a> Waits<'a> {
-    /// `None` if too many wait already.
-    fn begin(waiting: &'a AtomicUsize) -> Option<Self> {
-        let waits = Self(waiting);
-        let before = waiting.fetch_add(1, Ordering::Relaxed);
-        (before < MAX_WAITING).then_some(waits)
-    }
-}
-
-impl Drop for Waits<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -23,7 +23,9 @@ use super::lines::{self, Failure, Printed, Shown};
 use super::outbox::{End, Outbox};
 use super::{E2b, EXECUTE, of_call, receive};
 use crate::apis::e2b::error::E2bError;
+use crate::apis::keyed::{Keyed, key_of};
 use crate::audit::Note;
+use crate::calls::idempotency::Claim;
 use crate::calls::served::{Ran, RunEnd};
 use crate::calls::{Call, CallError, CallOutcome, Calls, Job, Served, Serving};
 use crate::request::resolve::{ContextCell, StepJob, context_cell};
@@ -65,7 +67,8 @@ pub(super) async fn execute(
 ) -> Result<Response, E2bError> {
     let (head, body) = request.into_parts();
     let (sandbox, mut caller) = e2b.let_in(&head)?;
-    let (cell, bytes) = receive::<Cell>(&mut caller, &head, body).await?;
+    let key = key_of(&head.headers).map_err(E2bError::of_argument)?;
+    let (cell, body) = receive::<Cell>(&mut caller, &head, body).await?;
     let code = cell.code;
     let context_id = cell.context_id.filter(|id| !id.is_empty());
     let language = cell.language.filter(|name| !name.is_empty());
@@ -77,6 +80,9 @@ pub(super) async fn execute(
     env.extend(cell.env_vars.unwrap_or_default());
     let now = e2b.now();
     let session = sandbox.session()?;
+    let keyed = key.map(|key| Keyed::new(key, &EXECUTE, &[&sandbox.id], &body));
+    let claim = keyed.map(|keyed| keyed.claim(&now, &caller.client)).transpose();
+    let claim = claim.map_err(E2bError::of_key)?;
     let mut note = EXECUTE.begin(&now, &caller.client).map_err(E2bError::of_call)?;
     note.place(&session.language.name, Some(&session.id));
     note.code(Some(&code));
@@ -88,10 +94,14 @@ pub(super) async fn execute(
         Ok(context) => now.calls.ensure_open(&session, &context).await.map(|()| context),
         Err(error) => Err(error),
     };
-    let context = ready.map_err(|error| {
-        note.answered(error.status());
-        of_call(error)
-    })?;
+    let context = match ready {
+        Ok(context) => context,
+        Err(error) => {
+            claim.into_iter().for_each(Claim::not_run);
+            note.answered(error.status());
+            return Err(of_call(error));
+        }
+    };
 
     let outbox = Outbox::new(now.calls.share(&caller.client));
     outbox.prepare(lines::count(session.contexts.count_cell(context.number)));
@@ -101,13 +111,14 @@ pub(super) async fn execute(
         session,
         context,
         cell: Some(ContextCell { code, env, max_output: e2b.max_output() }),
-        bytes: bytes + OVERHEAD,
+        claim,
+        bytes: body.len() + OVERHEAD,
         outbox: outbox.clone(),
         early: Some(early),
     };
     let gone = caller.departure();
     let pools = run.now.setup.pools.clone();
-    let body = outbox.clone().into_body();
+    let lines = outbox.clone().into_body();
     pools.track(async move { run.run(note, gone).await });
     let outcome = tokio::select! {
         biased;
@@ -116,7 +127,8 @@ pub(super) async fn execute(
         // A line of the stream says it if the cell does not run.
         () = tokio::time::sleep(HEAD_AFTER) => CallOutcome::Unknown,
     };
-    let mut response = (StatusCode::OK, [(CONTENT_TYPE, "application/json")], body).into_response();
+    let mut response =
+        (StatusCode::OK, [(CONTENT_TYPE, "application/json")], lines).into_response();
     set_outcome(&mut response, outcome);
     Ok(caller.answer(response))
 }
@@ -127,6 +139,8 @@ struct Run {
     session: InUse,
     context: Context,
     cell: Option<ContextCell>,
+    /// Its idempotency key, if it has one.
+    claim: Option<Claim>,
     /// Size of the request.
     bytes: usize,
     outbox: Outbox,
@@ -160,6 +174,7 @@ impl Run {
             client: self.session.client.clone(),
             watch: Some(self.watch(&so_far)),
             steps: None,
+            max_queue: None,
         };
         let (calls, session, context) =
             (self.now.calls.clone(), self.session.another(), self.context.clone());
@@ -206,6 +221,10 @@ impl Run {
         let mut last = lock(&so_far.printed).finish();
         let has_failed = so_far.failed.load(Ordering::Relaxed);
         let mut end = End::Complete;
+        if let Some(claim) = self.claim.take() {
+            let outcome = served.as_ref().map_or(CallOutcome::Ran, CallOutcome::of);
+            if outcome.is_not_run() { claim.not_run() } else { claim.ran() }
+        }
         match served {
             Some(Ok(Served::Ran(ran))) => {
                 let failure = self.failure(&ran, &mut last);

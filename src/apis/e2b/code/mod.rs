@@ -6,7 +6,7 @@ mod lines;
 mod outbox;
 
 use axum::Router;
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::http::request::Parts;
 use axum::routing::{delete, get, post};
 use serde::de::DeserializeOwned;
@@ -45,7 +45,7 @@ pub(super) fn route(apis: &Apis, e2b: &E2b) -> Router {
         .route("/contexts/{id}/restart", restart)
 }
 
-/// Receives the fields of a request, and the bytes of its body; one that is empty has no fields.
+/// Receives the fields of a request, and its body; one that is empty has no fields.
 ///
 /// # Errors
 ///
@@ -54,9 +54,9 @@ async fn receive<T: DeserializeOwned>(
     caller: &mut Caller,
     head: &Parts,
     body: Body,
-) -> Result<(T, usize), E2bError> {
+) -> Result<(T, Bytes), E2bError> {
     let body = caller.receive(head, body, MAX_BODY).await.map_err(E2bError::refused)?;
-    Ok((body::read_or_empty(&body)?, body.len()))
+    Ok((body::read_or_empty(&body)?, body))
 }
 
 /// The error of a call; something that is named and not there is a 404, as these clients expect it.

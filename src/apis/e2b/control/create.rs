@@ -4,19 +4,25 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::body::Bytes;
 use axum::extract::Request;
 use axum::http::StatusCode;
-use axum::response::Response;
+use axum::response::{IntoResponse as _, Response};
+use isolator_pool::pool::admission::Client;
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::network::{Network, Unused};
 use super::{CREATE, Owned, opened, template, timeout};
+use crate::apis::body;
 use crate::apis::e2b::E2b;
 use crate::apis::e2b::error::{E2bError, ErrorKind};
 use crate::apis::e2b::registry::Description;
+use crate::apis::keyed::{self, Keyed, key_of};
 use crate::apis::operation::HowServed;
-use crate::calls::{CallError, CallOutcome, Job, Served};
+use crate::apis::{Protocol, answer};
+use crate::calls::{CallError, CallOutcome, Job, Served, Serving};
+use crate::duration;
 use crate::request::arguments::OpenSession;
 use crate::request::resolve;
 use crate::result::receipt::ReceiptReport;
@@ -111,35 +117,51 @@ impl NewSandbox {
     }
 }
 
+/// A request to create a sandbox.
+struct Creation {
+    e2b: E2b,
+    now: Serving,
+    client: Client,
+    body: Bytes,
+    /// The timeout of the sandbox if the request has none.
+    default: Duration,
+}
+
 /// Creates a sandbox. `default` is its timeout if the request has none.
 pub(super) async fn create(
     e2b: E2b,
     request: Request,
     default: Duration,
 ) -> Result<Response, E2bError> {
-    let is_repeatable = request.headers().contains_key("idempotency-key");
-    let owned = e2b.owned(request).await?;
-    if is_repeatable {
-        let why =
-            "is not offered: create the sandbox without one, and look for it with its metadata";
-        return Err(E2bError::invalid("Idempotency-Key", why));
-    }
-    let new: NewSandbox = owned.fields()?;
+    let key = key_of(request.headers());
+    let Owned { now, client, caller, body } = e2b.owned(request).await?;
+    let key = key.map_err(E2bError::of_argument)?;
+    // The default is that of the path.
+    let names = [&*duration::shown(default)];
+    let keyed = key.map(|key| Keyed::new(key, &CREATE, &names, &body));
+    let creation = Creation { e2b, now: now.clone(), client, body, default };
+    let created = keyed::answer(Protocol::E2b, &now, caller, keyed, move |_| {
+        Box::pin(async move { created(creation).await.into_response() })
+    });
+    Ok(created.await)
+}
+
+async fn created(creation: Creation) -> Result<Response, E2bError> {
+    let new: NewSandbox = body::read_or_empty(&creation.body)?;
     new.check()?;
-    let (sandbox, receipt) = open(&e2b, &owned, new, default).await?;
-    let mut response = owned.answer(StatusCode::CREATED, &sandbox);
+    let (sandbox, receipt) = open(&creation, new).await?;
+    let mut response = answer(StatusCode::CREATED, &sandbox);
     let served = HowServed { status: "success", outcome: CallOutcome::Ran, receipt: Some(receipt) };
     served.add_to(&mut response);
     Ok(response)
 }
 
 async fn open(
-    e2b: &E2b,
-    owned: &Owned,
+    creation: &Creation,
     new: NewSandbox,
-    default: Duration,
 ) -> Result<(Value, Arc<ReceiptReport>), E2bError> {
-    let (config, client) = (&owned.now.setup.config, &owned.client);
+    let Creation { e2b, now, client, body, default } = creation;
+    let config = &now.setup.config;
     if config.sessions.max == 0 {
         return Err(E2bError::not_offered(
             "this server has no sessions: its operator sets sessions.max",
@@ -148,7 +170,7 @@ async fn open(
     let template = template::named(&new.template_id, config)?;
     let timeout = match new.timeout {
         Some(0) => return Err(E2bError::invalid("timeout", "must be at least one second")),
-        given => timeout("timeout", given, default, &owned.now)?,
+        given => timeout("timeout", given, *default, now)?,
     };
     let at_timeout = if new.auto_pause == Some(true) { AtDeadline::Pause } else { AtDeadline::End };
     let own: Vec<_> = new.packages().collect();
@@ -169,16 +191,16 @@ async fn open(
         job.wish.deadline = Some((timeout, at_timeout));
         Ok(Job::Open(Box::new(job)))
     };
-    let served = CREATE.serve(&owned.now, client, owned.body.len(), None, make).await;
+    let served = CREATE.serve(now, client, body.len(), None, make).await;
     match served.map_err(|error| of_opening(error, !own.is_empty()))? {
         Served::Opened(opened_session) => {
             let session = &opened_session.session;
             let sandbox = e2b.sandboxes.add(session, description).inspect_err(|_| {
                 // An error means that it has ended by itself.
-                let _ = owned.now.calls.sessions().close(client, &session.id);
+                let _ = now.calls.sessions().close(client, &session.id);
             });
             let sandbox = sandbox.map_err(E2bError::no_random)?;
-            Ok((opened(&sandbox, &owned.now), Arc::new(opened_session.receipt)))
+            Ok((opened(&sandbox, now), Arc::new(opened_session.receipt)))
         }
         _ => unreachable!("a session is opened"),
     }

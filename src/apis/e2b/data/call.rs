@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
 use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
@@ -26,8 +26,10 @@ use crate::apis::access::Caller;
 use crate::apis::e2b::E2b;
 use crate::apis::e2b::error::{E2bError, ErrorKind};
 use crate::apis::e2b::registry::Sandbox;
+use crate::apis::keyed::{Keyed, key_of};
 use crate::apis::operation::Operation;
 use crate::audit::Note;
+use crate::calls::idempotency::Claim;
 use crate::calls::{CallError, Serving};
 use crate::sessions::InUse;
 
@@ -120,16 +122,44 @@ impl DataCall {
         head: &Head,
         body: Body,
     ) -> Result<T, E2bError> {
+        let body = self.receive(head, body).await?;
+        self.parse(head, &body)
+    }
+
+    /// The same for a message that may have an idempotency key, which is claimed.
+    ///
+    /// # Errors
+    ///
+    /// Also when the key was used before.
+    pub(super) async fn message_once<T: DeserializeOwned>(
+        &mut self,
+        operation: &'static Operation,
+        head: &Head,
+        body: Body,
+    ) -> Result<(T, Option<Claim>), E2bError> {
+        let key = key_of(&self.parts.headers).map_err(E2bError::of_argument)?;
+        let body = self.receive(head, body).await?;
+        let message = self.parse(head, &body)?;
+        let Some(key) = key else { return Ok((message, None)) };
+        let keyed = Keyed::new(key, operation, &[&self.sandbox.id], &body);
+        let claim = keyed.claim(&self.now, &self.caller.client).map_err(E2bError::of_key)?;
+        Ok((message, Some(claim)))
+    }
+
+    async fn receive(&mut self, head: &Head, body: Body) -> Result<Bytes, E2bError> {
         let most = match head.shape {
             Shape::Unary => MAX_MESSAGE,
             // An empty envelope may end the stream.
             Shape::Stream => MAX_MESSAGE + 2 * PREFIX + 1024,
         };
-        let body = self.caller.receive(&self.parts, body, most).await.map_err(E2bError::refused)?;
+        self.caller.receive(&self.parts, body, most).await.map_err(E2bError::refused)
+    }
+
+    fn parse<T: DeserializeOwned>(&mut self, head: &Head, body: &[u8]) -> Result<T, E2bError> {
         let share = &mut self.caller.share;
         Ok(match head.shape {
-            Shape::Unary => envelope::parse(&body, head.encoding, share)?,
-            Shape::Stream => envelope::only(&body, head.encoding, share)?,
+            Shape::Unary => envelope::parse(body, head.encoding, share)?,
+            Shape::Stream => envelope::only(body, head.encoding, share)?,
         })
     }
 }
@@ -187,6 +217,16 @@ where
         answer::error(shape, &error)
     });
     call.caller.answer(response)
+}
+
+/// Says with the result of a request whether it has run, to its claim of an idempotency key.
+pub(super) fn end_claim<T>(claim: Option<Claim>, result: &Result<T, E2bError>) {
+    let Some(claim) = claim else { return };
+    match result {
+        Err(error) if error.outcome().is_not_run() => claim.not_run(),
+        Err(_) => drop(claim),
+        Ok(_) => claim.ran(),
+    }
 }
 
 /// The error when the client's own time has passed.

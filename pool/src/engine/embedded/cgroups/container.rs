@@ -11,7 +11,7 @@ use rustix::fs::{StatVfsMountFlags, statvfs};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, mount_remount};
 
-use super::hierarchies::{CONTROLLERS, SERVER_GROUP, Version};
+use super::version::{CONTROLLERS, SERVER_GROUP, Version};
 use crate::engine::embedded::at;
 
 /// Whether the group that is mounted here is not the machine's first one: only that has, or lacks, these files.

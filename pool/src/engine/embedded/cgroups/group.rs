@@ -11,8 +11,9 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::hierarchies::{Hierarchies, Version, or_if_gone, remove_directory};
+use super::hierarchies::{Hierarchies, or_if_gone, remove_directory};
 use super::plan::{GroupLimits, GroupPlan};
+use super::version::Version;
 use crate::engine::SandboxState;
 use crate::engine::embedded::at;
 use crate::engine::limits::{LimitKind, Resources};

@@ -8,34 +8,21 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::mount::{MountFlags, mount, mount_remount};
-use serde::{Deserialize, Serialize};
 
 use super::container;
+use super::version::{CONTROLLERS, SERVER_GROUP, Version};
 use crate::engine::embedded::at;
 
 /// The parent group of all instances' groups.
 const INSTANCES_GROUP: &str = "isolator";
-
-/// The group that the server moves itself into if its own group was delegated to it.
-pub(super) const SERVER_GROUP: &str = "isolator-server";
 
 /// Our name for version 2 as a freezer, where it is mounted in addition to version 1. It limits nothing there,
 /// but processes that it freezes can be killed. With the freezer of version 1, frozen processes would survive
 /// the end of their launcher.
 pub(crate) const V2_FREEZER: &str = "version 2";
 
-/// The controllers that limit sandboxes.
-pub(super) const CONTROLLERS: [&str; 3] = ["memory", "cpu", "pids"];
-
 /// The controller of version 1 that says which devices can be opened.
 const DEVICES: &str = "devices";
-
-/// The version of the groups that limit sandboxes. Where both are mounted, that is version 1.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Version {
-    One,
-    Two,
-}
 
 /// Where control groups are mounted.
 #[derive(Debug, Clone)]

@@ -15,8 +15,8 @@ use rustix::io::{Errno, write};
 use rustix::mount::{OpenTreeFlags, open_tree};
 
 use super::devices;
-use super::hierarchies::{CONTROLLERS, Version};
 use super::plan::{GroupPlan, Limit, PlannedGroup};
+use super::version::{CONTROLLERS, Version};
 use crate::engine::embedded::at;
 
 /// Every user can enter a group.

@@ -6,8 +6,10 @@ mod group;
 mod hierarchies;
 mod make;
 mod plan;
+mod version;
 
 pub(super) use group::{CPU_PERIOD, Cgroup, quota};
-pub(super) use hierarchies::{Hierarchies, Version, favor_changes, version_two_mount};
+pub(super) use hierarchies::{Hierarchies, favor_changes, version_two_mount};
 pub(super) use make::{MadeGroups, OpenGroups};
 pub(super) use plan::{GroupLimits, GroupPlan};
+pub(super) use version::Version;

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::hierarchies::{CONTROLLERS, Hierarchies, V2_FREEZER, Version};
+use super::hierarchies::{Hierarchies, V2_FREEZER};
+use super::version::{CONTROLLERS, Version};
 
 /// The smallest share of CPU time, in the measures of version 1 and 2.
 const LEAST_SHARES: [&str; 2] = ["2", "1"];

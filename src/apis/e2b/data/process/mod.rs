@@ -10,7 +10,7 @@ use axum::response::Response;
 use futures_util::future::BoxFuture;
 use isolator_pool::pool::session::Session;
 
-use super::call::{self, DataCall, Line, called};
+use super::call::{self, DataCall, Line, called, end_claim};
 use super::connect::answer;
 use super::connect::head::{Head, Shape};
 use super::messages::Empty;
@@ -42,7 +42,7 @@ static METHODS: [(Method, Operation); 8] = [
     (Method::Start, START),
     (Method::Connect, called("/process.Process/Connect", "e2b.attach_process")),
     (Method::Update, called("/process.Process/Update", "e2b.resize_terminal")),
-    (Method::SendInput, called("/process.Process/SendInput", "e2b.send_input")),
+    (Method::SendInput, SEND_INPUT),
     (Method::StreamInput, called("/process.Process/StreamInput", "e2b.stream_input")),
     (Method::SendSignal, called("/process.Process/SendSignal", "e2b.send_signal")),
     (Method::CloseStdin, called("/process.Process/CloseStdin", "e2b.close_input")),
@@ -50,6 +50,9 @@ static METHODS: [(Method, Operation); 8] = [
 
 /// The start of a process, which the audit log has.
 const START: Operation = called("/process.Process/Start", "e2b.start_process");
+
+/// Input of a process, which would read it twice if it came twice.
+const SEND_INPUT: Operation = called("/process.Process/SendInput", "e2b.send_input");
 
 /// The paths.
 pub(super) fn route(apis: &Apis, e2b: &E2b) -> Router {
@@ -97,9 +100,13 @@ async fn list(call: &mut DataCall, head: Head, body: Body) -> Result<Response, E
 }
 
 async fn start(call: &mut DataCall, head: Head, body: Body) -> Result<Response, E2bError> {
-    let request: StartRequest = call.message(&head, body).await?;
-    let start = request.into_process(call.sandbox.env())?;
-    output::started(call, head, start).await
+    let (request, claim) = call.message_once::<StartRequest>(&START, &head, body).await?;
+    let started = match request.into_process(call.sandbox.env()) {
+        Ok(start) => output::started(call, head, start).await,
+        Err(error) => Err(error.into()),
+    };
+    end_claim(claim, &started);
+    started
 }
 
 async fn connect(call: &mut DataCall, head: Head, body: Body) -> Result<Response, E2bError> {
@@ -119,13 +126,19 @@ async fn update(call: &mut DataCall, head: Head, body: Body) -> Result<Response,
 }
 
 async fn send_input(call: &mut DataCall, head: Head, body: Body) -> Result<Response, E2bError> {
-    let (selected, bytes) = call.message::<SendInputRequest>(&head, body).await?.into_input()?;
+    let (request, claim) = call.message_once::<SendInputRequest>(&SEND_INPUT, &head, body).await?;
+    let sent = sent_input(call, request).await;
+    end_claim(claim, &sent);
+    sent.map(|()| answer::message(&head, &Empty {}))
+}
+
+async fn sent_input(call: &mut DataCall, request: SendInputRequest) -> Result<(), E2bError> {
+    let (selected, bytes) = request.into_input()?;
     let session = call.session()?;
     let pid = pid_of(&session.session, selected).await?;
     call.note.process(pid);
     call.note.input(&bytes);
-    session.session.send_input(pid, bytes.into()).await.map_err(E2bError::of_agent)?;
-    Ok(answer::message(&head, &Empty {}))
+    session.session.send_input(pid, bytes.into()).await.map_err(E2bError::of_agent)
 }
 
 async fn send_signal(call: &mut DataCall, head: Head, body: Body) -> Result<Response, E2bError> {

@@ -1,0 +1,59 @@
+//! A key that all nodes have, from a file.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Least and most bytes of a key.
+const BYTES: std::ops::RangeInclusive<usize> = 32..=4096;
+
+/// Why a file is no key.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum KeyError {
+    /// It can't be read.
+    #[error("{}: the key of {setting} can't be read", path.display())]
+    Unreadable {
+        path: PathBuf,
+        /// The key of the configuration that names the file.
+        setting: &'static str,
+        #[source]
+        source: io::Error,
+    },
+    /// It is too short to be secret, or is another file.
+    #[error(
+        "{}: the key of {setting} has {bytes} bytes, and needs 32 to 4096: make one with `openssl rand -hex 32`",
+        path.display()
+    )]
+    Length { path: PathBuf, setting: &'static str, bytes: usize },
+}
+
+/// Reads the key that a setting names. White space around it does not count.
+pub(crate) fn read(path: &Path, setting: &'static str) -> Result<Vec<u8>, KeyError> {
+    let content = std::fs::read(path);
+    let content = content.map_err(|source| KeyError::Unreadable {
+        path: path.to_owned(),
+        setting,
+        source,
+    })?;
+    let key = content.trim_ascii();
+    if BYTES.contains(&key.len()) {
+        Ok(key.to_vec())
+    } else {
+        Err(KeyError::Length { path: path.to_owned(), setting, bytes: key.len() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_neither_short_nor_endless() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("key");
+        assert!(matches!(read(&path, "key"), Err(KeyError::Unreadable { .. })));
+        for (length, is_key) in [(31, false), (64, true), (4097, false)] {
+            std::fs::write(&path, [vec![b'a'; length], b"\n".to_vec()].concat()).unwrap();
+            assert_eq!(read(&path, "key").ok().map(|key| key.len()), is_key.then_some(length));
+        }
+    }
+}
