@@ -52,8 +52,13 @@ fuzz_target!(|input: &[u8]| {
     paused_runtime().block_on(async {
         let began = Instant::now();
         let pools = pools(knobs, stream);
-        let request =
-            SessionRequest { kernel: None, resources: RESOURCES, packages: None, checkpoints: 2, max_queue: None };
+        let request = SessionRequest {
+            kernel: None,
+            resources: RESOURCES,
+            packages: None,
+            checkpoints: 2,
+            max_queue: None,
+        };
         match pools.open_session(POOL, &Client::Host, &request).await {
             Ok((session, _)) => use_it(&session, knobs).await,
             Err(error) => drop(error.to_string()),

@@ -68,7 +68,8 @@ impl Position {
 
     fn read(token: &str) -> Option<Self> {
         let (started, id) = token.split_once('-')?;
-        let is_id = id.len() <= 64 && id.bytes().all(|byte| byte.is_ascii_alphanumeric());
+        let is_id_byte = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+        let is_id = id.len() <= 64 && id.bytes().all(is_id_byte);
         Some(Self(started.parse().ok()?, id.to_owned())).filter(|_| is_id)
     }
 }
@@ -220,7 +221,7 @@ mod tests {
     fn the_filters_of_both_sdks_are_understood() {
         let query = Query::read(
             "metadata=a%252520b%3Dc%25253Dd&state=running%2Cpaused&startedAfter=2026-01-31T01%3A00%3A00%2B01%3A00\
-             &template=base&order=asc&limit=2&nextToken=17-abc",
+             &template=base&order=asc&limit=2&nextToken=17-n1-abc",
             Version::Two,
         );
         let query = query.unwrap();
@@ -228,7 +229,7 @@ mod tests {
         assert_eq!(query.states, [State::Running, State::Paused]);
         let midnight = humantime::parse_rfc3339("2026-01-31T00:00:00Z").unwrap();
         assert_eq!(query.started_after, Some(midnight));
-        assert_eq!(query.after, Some(Position(17, "abc".to_owned())));
+        assert_eq!(query.after, Some(Position(17, "n1-abc".to_owned())));
         assert_eq!(two("state=running&state=paused").unwrap().states.len(), 2);
     }
 
