@@ -94,7 +94,6 @@ impl CallError {
             Self::Invalid(_)
             | Self::Forbidden { .. }
             | Self::SessionGone(_)
-            | Self::Lost(_)
             | Self::NoVerdict(_)
             | Self::Journal(ReadError::Seal(_) | ReadError::Record(_)) => {
                 CallOutcome::NotRun(Again::Never)
@@ -122,7 +121,9 @@ impl CallError {
             }
             Self::Session(error) => of_session(error),
             Self::Agent(error) => of_agent(error),
-            Self::SessionEnded(_) => CallOutcome::Unknown,
+            Self::SessionEnded(_)
+            // Its node may have run the call before it was lost, and a load balancer sends it again here.
+            | Self::Lost(_) => CallOutcome::Unknown,
         }
     }
 }
@@ -221,6 +222,7 @@ mod tests {
     use isolator_pool::pool::session::EndReason;
 
     use super::*;
+    use crate::node::{Node, Thing};
     use crate::request::arguments::InvalidArgument;
 
     #[test]
@@ -247,5 +249,9 @@ mod tests {
         let session = |error| CallError::Session(error).outcome();
         assert_eq!(session(SessionError::Busy), CallOutcome::NotRun(Again::AfterOwn(1)));
         assert_eq!(session(SessionError::Ended(EndReason::ServerStops)), CallOutcome::Unknown);
+        let node = |name: &str| Node::named(name.parse().unwrap());
+        let handle = node("n3").new_handle().unwrap();
+        let lost = node("n1").lost(&handle, Thing::Session).unwrap();
+        assert_eq!(CallError::Lost(Box::new(lost)).outcome(), CallOutcome::Unknown);
     }
 }

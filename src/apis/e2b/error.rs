@@ -140,11 +140,13 @@ impl E2bError {
         Self { kind, message: message.into(), outcome: kind.outcome(), node: None, source: None }
     }
 
-    /// The error for a sandbox of a node that is lost, or that is another one. It may be known by a secret, which is not repeated.
+    /// The error for a sandbox of a node that is lost, or that is another one. It may be known by a secret, which is not repeated. That
+    /// node may have served the request before it was lost.
     pub(crate) fn lost(kind: ErrorKind, lost: LostHandle) -> Self {
         let lost = lost.of(Thing::Sandbox);
         let message = format!("the sandbox was not found: {lost}");
-        Self { node: Some(lost.node().to_owned()), ..Self::new(kind, message) }
+        let error = Self::new(kind, message).with_outcome(CallOutcome::Unknown);
+        Self { node: Some(lost.node().to_owned()), ..error }
     }
 
     /// A field, path or parameter that can't be used.

@@ -130,8 +130,10 @@ pub(super) async fn guard(
 ) -> Response {
     let answer = guard.let_through(request, next).await;
     answer.unwrap_or_else(|mut refused| {
-        let outcome = of_refused(refused.status());
-        set_outcome(&mut refused, outcome);
+        if refused.extensions().get::<CallOutcome>().is_none() {
+            let outcome = of_refused(refused.status());
+            set_outcome(&mut refused, outcome);
+        }
         *refused
     })
 }
@@ -283,14 +285,18 @@ fn refusal(text: &[u8], error: &ErrorData) -> Response {
     (StatusCode::BAD_REQUEST, [(CONTENT_TYPE, "application/json")], body).into_response()
 }
 
-/// The answer to a request of a protocol session that this node does not have. Clients take 404 as a reason to open another one.
+/// The answer to a request of a protocol session that this node does not have. Clients take 404 as a reason to open another one. The
+/// node that had the session may have run the call.
 fn lost_session(lost: &LostHandle) -> Response {
     let reason = lost.to_string();
     let message = format!("the protocol session is gone: {reason}; open another one");
     let data = json!({ "status": "session_gone", "reason": reason, "node": lost.node() });
     let error = ErrorData::new(ErrorCode(NO_SESSION), message, Some(data));
     let body = message::refusal(b"", &error);
-    (StatusCode::NOT_FOUND, [(CONTENT_TYPE, "application/json")], body).into_response()
+    let mut response =
+        (StatusCode::NOT_FOUND, [(CONTENT_TYPE, "application/json")], body).into_response();
+    set_outcome(&mut response, CallOutcome::Unknown);
+    response
 }
 
 fn busy(message: &str) -> Response {
