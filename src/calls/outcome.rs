@@ -64,6 +64,14 @@ impl CallOutcome {
         }
     }
 
+    /// The same for a call that names something which only this server has.
+    pub(crate) const fn here(self) -> Self {
+        match self {
+            Self::NotRun(Again::Later(seconds)) => Self::NotRun(Again::Here(seconds)),
+            other => other,
+        }
+    }
+
     /// The outcome of a call that was served or not.
     pub(crate) fn of(served: &Result<Served, CallError>) -> Self {
         served.as_ref().map_or_else(CallError::outcome, Served::outcome)
@@ -239,6 +247,9 @@ mod tests {
         // No other server has its session.
         let cell = CallError::Session(full(false).into()).outcome();
         assert_eq!(cell, CallOutcome::NotRun(Again::Here(3)));
+        let later = CallOutcome::NotRun(Again::Later(2));
+        assert_eq!(later.here(), CallOutcome::NotRun(Again::Here(2)));
+        assert_eq!(CallOutcome::Unknown.here(), CallOutcome::Unknown);
         let closed = ExecuteError::Admission(AdmissionError::Closed);
         assert_eq!(sandbox(closed), CallOutcome::NotRun(Again::Later(1)));
         assert_eq!(sandbox(ExecuteError::Aborted), CallOutcome::Unknown);
