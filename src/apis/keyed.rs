@@ -12,7 +12,7 @@ use super::access::Caller;
 use super::operation::{HowServed, Operation};
 use super::unserved::gone;
 use crate::calls::idempotency::{
-    Asked, Claim, KEY_HEADER, Key, KeyRefusal, Made, Once, REPEAT_GRACE, RequestDigest,
+    Asked, BALANCER_GRACE, Claim, KEY_HEADER, Key, KeyRefusal, Made, Once, RequestDigest,
 };
 use crate::calls::{CallError, CallOutcome, Serving};
 use crate::request::arguments::InvalidArgument;
@@ -117,7 +117,7 @@ where
         Made { answer, weight, outcome }
     };
     let asked = keyed.asked(&caller.client);
-    let once = serving.calls.idempotency().once(asked, REPEAT_GRACE, run);
+    let once = serving.calls.idempotency().once(asked, BALANCER_GRACE, run);
     let once = tokio::select! {
         once = once => once,
         () = caller.gone() => return caller.answer(gone(protocol)),

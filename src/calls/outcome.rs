@@ -64,6 +64,14 @@ impl CallOutcome {
         }
     }
 
+    /// The same for a call that names something which only this server has.
+    pub(crate) const fn here(self) -> Self {
+        match self {
+            Self::NotRun(Again::Later(seconds)) => Self::NotRun(Again::Here(seconds)),
+            other => other,
+        }
+    }
+
     /// The outcome of a call that was served or not.
     pub(crate) fn of(served: &Result<Served, CallError>) -> Self {
         served.as_ref().map_or_else(CallError::outcome, Served::outcome)
@@ -94,7 +102,6 @@ impl CallError {
             Self::Invalid(_)
             | Self::Forbidden { .. }
             | Self::SessionGone(_)
-            | Self::Lost(_)
             | Self::NoVerdict(_)
             | Self::Journal(ReadError::Seal(_) | ReadError::Record(_)) => {
                 CallOutcome::NotRun(Again::Never)
@@ -120,9 +127,11 @@ impl CallError {
             Self::NotOpened(OpenFailure::Open(_) | OpenFailure::Random(_)) => {
                 CallOutcome::NotRun(SOON)
             }
-            Self::Session(error) => of_session(error),
-            Self::Agent(error) => of_agent(error),
-            Self::SessionEnded(_) => CallOutcome::Unknown,
+            Self::Session(error) => CallOutcome::of_session(error),
+            Self::Agent(error) => CallOutcome::of_agent(error),
+            Self::SessionEnded(_)
+            // Its node may have run the call before it was lost, and a load balancer sends it again here.
+            | Self::Lost(_) => CallOutcome::Unknown,
         }
     }
 }
@@ -150,35 +159,59 @@ fn of_execution(error: &ExecuteError) -> CallOutcome {
     }
 }
 
-fn of_session(error: &SessionError) -> CallOutcome {
-    match error {
-        // Its session is at this server.
-        SessionError::Admission(busy) => match when_admitted(busy) {
-            Again::Later(seconds) => CallOutcome::NotRun(Again::Here(seconds)),
-            again => CallOutcome::NotRun(again),
-        },
-        // The calls of a session are its client's.
-        SessionError::Busy => CallOutcome::NotRun(Again::AfterOwn(1)),
-        SessionError::Paused => CallOutcome::NotRun(Again::Here(1)),
-        SessionError::Files(_)
-        | SessionError::Command(_)
-        | SessionError::NoFolder(_)
-        | SessionError::NoKernel
-        | SessionError::TooLarge(_)
-        | SessionError::NoSuchFile(_) => CallOutcome::NotRun(Again::Never),
-        SessionError::Ended(_) => CallOutcome::Unknown,
+impl CallOutcome {
+    /// The outcome of a call whose step in a session has none.
+    pub(crate) fn of_session(error: &SessionError) -> Self {
+        match error {
+            // Its session is at this server.
+            SessionError::Admission(busy) => Self::NotRun(when_admitted(busy)).here(),
+            // The calls of a session are its client's.
+            SessionError::Busy => Self::NotRun(Again::AfterOwn(1)),
+            SessionError::Paused => Self::NotRun(Again::Here(1)),
+            SessionError::Command(_)
+            | SessionError::NoFolder(_)
+            | SessionError::NoKernel
+            | SessionError::TooLarge(_)
+            | SessionError::NoSuchFile(_) => Self::NotRun(Again::Never),
+            // Files before the one that failed are there.
+            SessionError::Files(_) | SessionError::Ended(_) => Self::Unknown,
+        }
     }
-}
 
-fn of_agent(error: &AgentError) -> CallOutcome {
-    match error {
-        AgentError::Session(error) => of_session(error),
-        AgentError::Lost(_)
-        | AgentError::Overrun
-        | AgentError::InputNotRead(_)
-        | AgentError::ListLate => CallOutcome::Unknown,
-        AgentError::TooMany(_) => CallOutcome::NotRun(Again::AfterOwn(1)),
-        _ => CallOutcome::NotRun(Again::Never),
+    /// The outcome of a call whose process or file could not be used.
+    pub(crate) fn of_agent(error: &AgentError) -> Self {
+        match error {
+            AgentError::Session(error) => Self::of_session(error),
+            // A part may have been done before.
+            AgentError::Lost(_)
+            | AgentError::Overrun
+            | AgentError::InputNotRead(_)
+            | AgentError::ListLate
+            | AgentError::NotEmpty(_)
+            | AgentError::NoSpace(_)
+            | AgentError::Denied(_)
+            | AgentError::System { .. } => Self::Unknown,
+            AgentError::TooMany(_) | AgentError::NoRoomForList => Self::NotRun(Again::AfterOwn(1)),
+            AgentError::NotFound(_)
+            | AgentError::IsFolder(_)
+            | AgentError::NotFolder(_)
+            | AgentError::NotFile(_)
+            | AgentError::Exists(_)
+            | AgentError::TooLong { .. }
+            | AgentError::NoProcess(_)
+            | AgentError::NoInput(_)
+            | AgentError::NoTerminal(_)
+            | AgentError::NoSignal(_)
+            | AgentError::NotStarted { .. } => Self::NotRun(Again::Never),
+        }
+    }
+
+    /// The same when a part of the call has run.
+    pub(crate) const fn after_a_part(self) -> Self {
+        match self {
+            Self::NotRun(_) => Self::Unknown,
+            other => other,
+        }
     }
 }
 
@@ -221,6 +254,7 @@ mod tests {
     use isolator_pool::pool::session::EndReason;
 
     use super::*;
+    use crate::node::{Node, Thing};
     use crate::request::arguments::InvalidArgument;
 
     #[test]
@@ -237,6 +271,9 @@ mod tests {
         // No other server has its session.
         let cell = CallError::Session(full(false).into()).outcome();
         assert_eq!(cell, CallOutcome::NotRun(Again::Here(3)));
+        let later = CallOutcome::NotRun(Again::Later(2));
+        assert_eq!(later.here(), CallOutcome::NotRun(Again::Here(2)));
+        assert_eq!(CallOutcome::Unknown.here(), CallOutcome::Unknown);
         let closed = ExecuteError::Admission(AdmissionError::Closed);
         assert_eq!(sandbox(closed), CallOutcome::NotRun(Again::Later(1)));
         assert_eq!(sandbox(ExecuteError::Aborted), CallOutcome::Unknown);
@@ -247,5 +284,9 @@ mod tests {
         let session = |error| CallError::Session(error).outcome();
         assert_eq!(session(SessionError::Busy), CallOutcome::NotRun(Again::AfterOwn(1)));
         assert_eq!(session(SessionError::Ended(EndReason::ServerStops)), CallOutcome::Unknown);
+        let node = |name: &str| Node::named(name.parse().unwrap());
+        let handle = node("n3").new_handle().unwrap();
+        let lost = node("n1").lost(&handle, Thing::Session).unwrap();
+        assert_eq!(CallError::Lost(Box::new(lost)).outcome(), CallOutcome::Unknown);
     }
 }

@@ -14,7 +14,7 @@ use super::caller::SESSION_HEADER;
 use super::render::{Answer, invalid};
 use crate::audit::Note;
 use crate::calls::idempotency::{
-    Asked, KEY_HEADER, Key, KeyRefusal, Made, Once, REPEAT_GRACE, RequestDigest,
+    Asked, BALANCER_GRACE, CLIENT_GRACE, KEY_HEADER, Key, KeyRefusal, Made, Once, RequestDigest,
 };
 use crate::calls::{Again, Call, CallOutcome, ToolName};
 use crate::request::arguments::InvalidArgument;
@@ -38,40 +38,33 @@ pub(super) struct CallKey {
 }
 
 impl CallKey {
-    /// The key of a request, in its `_meta` or in a header.
+    /// The key of a request: that in its `_meta`, or else that in a header. A load balancer that adds the header does not read the
+    /// body, in which the client may have one.
     ///
     /// # Errors
     ///
-    /// When it can't be used, or both are there and differ.
+    /// When it can't be used.
     pub(super) fn of(
         context: &RequestContext<RoleServer>,
     ) -> Result<Option<Self>, InvalidArgument> {
         let parts = context.extensions.get::<Parts>();
         let in_header = parts.and_then(|parts| parts.headers.get(KEY_HEADER));
         let in_meta = context.meta.get(KEY);
-        if in_header.is_none() && in_meta.is_none() {
-            return Ok(None);
-        }
         let read = |field: &str, text: Option<&str>| match text.map(Key::read) {
             Some(Ok(key)) => Ok(key),
             Some(Err(error)) => Err(InvalidArgument::new(field, error.to_string())),
             None => Err(InvalidArgument::new(field, "must be a text")),
         };
-        let in_header = in_header.map(|key| read("Idempotency-Key", key.to_str().ok()));
-        let in_meta = in_meta.map(|key| read(FIELD, key.as_str()));
-        let key = match (in_header.transpose()?, in_meta.transpose()?) {
-            (Some(one), Some(other)) if one != other => {
-                let message =
-                    "is another key than that of the header Idempotency-Key: give one of them";
-                return Err(InvalidArgument::new(FIELD, message));
-            }
-            (one, other) => one.or(other),
+        let (key, grace) = match (in_meta, in_header) {
+            (Some(key), _) => (read(FIELD, key.as_str())?, CLIENT_GRACE),
+            (None, Some(key)) => (read("Idempotency-Key", key.to_str().ok())?, BALANCER_GRACE),
+            (None, None) => return Ok(None),
         };
         // A call over a session of the protocol has gone on for as long already when it is cancelled, and a host on
         // standard input means it.
         let is_of_session = parts.is_none_or(|parts| parts.headers.contains_key(SESSION_HEADER));
-        let grace = if is_of_session { Duration::ZERO } else { REPEAT_GRACE };
-        Ok(key.map(|key| Self { key, grace }))
+        let grace = if is_of_session { Duration::ZERO } else { grace };
+        Ok(Some(Self { key, grace }))
     }
 }
 

@@ -424,6 +424,8 @@ impl ServerHandler for Server {
                 tracestate: context.meta.get_tracestate(),
             }
         });
+        // Older clients name their session only here.
+        let is_bound = understand::named_session(&arguments).is_some();
         let ConnectedClient { client, gone } = caller(&context);
         let version = context.protocol_version();
         let options = context.meta.remove(COMMAND);
@@ -470,7 +472,7 @@ impl ServerHandler for Server {
                 (Err(_), OperationEnd::Cancelled) => CallOutcome::Unknown,
                 (Err(_), _) => CallOutcome::NotRun(Again::Never),
             };
-            say_outcome(&context, outcome);
+            say_outcome(&context, if is_bound { outcome.here() } else { outcome });
         }
         if let Some(trace) = trace {
             let answer = answer.as_ref().ok();

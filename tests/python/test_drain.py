@@ -207,7 +207,8 @@ def post_from_a_page(admin):
     return connection.getresponse().status
 
 
-@pytest.mark.parametrize(("version", "of_one", "status"), [(MODERN, 1, 429), (MODERN, 2, 503), (LEGACY, 2, 503)])
+# Only this server has the session of the older client.
+@pytest.mark.parametrize(("version", "of_one", "status"), [(MODERN, 1, 429), (MODERN, 2, 503), (LEGACY, 2, 200)])
 async def test_a_call_that_did_not_run_has_a_status_if_a_balancer_asks_for_it(tmp_path, version, of_one, status):
     requests = {"maxRunning": 2, "maxRunningPerClient": of_one, "maxQueue": 0}
     async with operated(tmp_path, pool=POOL, requests=requests) as (url, _, _):
@@ -220,7 +221,8 @@ async def test_a_call_that_did_not_run_has_a_status_if_a_balancer_asks_for_it(tm
                 return asking.run("print(1)"), plain.run("print(1)")
 
         (refused, asked_result), (answer, result) = await in_thread(both)
-        assert outcome(refused) == (status, "not-run") and int(refused.headers["retry-after"]) >= 1
+        assert outcome(refused) == (status, "not-run")
+        assert int(refused.headers["retry-after"] or 0) >= (status != 200)
         assert answer.status == 200 and answer.headers["isolator-outcome"] in ("not-run", None)
         for one in (asked_result, result):
             assert one["isError"] and "The program did not run." in one["content"][0]["text"], one

@@ -66,8 +66,10 @@ async def test_a_key_stands_for_one_request(place):
     assert result["structuredContent"]["status"] == "invalid_arguments"
     assert "used for another request" in result["structuredContent"]["message"]
     assert result["_meta"]["isolator/outcome"] == "not-run"
-    _, result = await run(place, meta={IN_META: a_key()}, idempotency_key=key)
-    assert "another key than that of the header" in result["structuredContent"]["message"]
+    # A load balancer may have added the header.
+    own = {IN_META: a_key()}
+    _, first = await run(place, meta=own, idempotency_key=key)
+    assert (await run(place, meta=own, idempotency_key=a_key()))[1] == first
     for meta in ({IN_META: 7}, {IN_META: ""}, {IN_META: "x" * 256}):
         _, result = await run(place, meta=meta)
         assert result["structuredContent"]["field"] == f'_meta["{IN_META}"]'

@@ -64,7 +64,7 @@ pub(crate) enum ErrorKind {
     NotOffered,
     /// The sandbox has ended or is paused, on the data plane.
     SandboxGone,
-    /// The server is busy or stopping.
+    /// The server is busy or stopping, for all clients.
     Busy,
     /// There is no space left in the sandbox.
     NoSpace,
@@ -140,11 +140,13 @@ impl E2bError {
         Self { kind, message: message.into(), outcome: kind.outcome(), node: None, source: None }
     }
 
-    /// The error for a sandbox of a node that is lost, or that is another one. It may be known by a secret, which is not repeated.
+    /// The error for a sandbox of a node that is lost, or that is another one. It may be known by a secret, which is not repeated. That
+    /// node may have served the request before it was lost.
     pub(crate) fn lost(kind: ErrorKind, lost: LostHandle) -> Self {
         let lost = lost.of(Thing::Sandbox);
         let message = format!("the sandbox was not found: {lost}");
-        Self { node: Some(lost.node().to_owned()), ..Self::new(kind, message) }
+        let error = Self::new(kind, message).with_outcome(CallOutcome::Unknown);
+        Self { node: Some(lost.node().to_owned()), ..error }
     }
 
     /// A field, path or parameter that can't be used.
@@ -160,6 +162,24 @@ impl E2bError {
     /// The same error of a request with this outcome.
     pub(crate) fn with_outcome(self, outcome: CallOutcome) -> Self {
         Self { outcome, ..self }
+    }
+
+    /// The same error of a request of which a part has run.
+    pub(crate) fn after_a_part(self) -> Self {
+        let outcome = self.outcome.after_a_part();
+        self.with_outcome(outcome)
+    }
+
+    /// The same error with this outcome. Whether the client alone is the reason determines the status, because load balancers ask
+    /// another server if it is not.
+    fn with_reason(self, outcome: CallOutcome) -> Self {
+        let is_of_room = matches!(self.kind, ErrorKind::Busy | ErrorKind::Exhausted);
+        let kind = match outcome {
+            CallOutcome::NotRun(Again::AfterOwn(_)) if is_of_room => ErrorKind::Exhausted,
+            CallOutcome::NotRun(Again::Later(_) | Again::Here(_)) if is_of_room => ErrorKind::Busy,
+            _ => self.kind,
+        };
+        Self { kind, outcome, ..self }
     }
 
     /// Whether the request has run.
@@ -223,12 +243,9 @@ impl E2bError {
             CallError::SessionGone(_) | CallError::SessionEnded(_) | CallError::Lost(_) => {
                 ErrorKind::SandboxGone
             }
-            CallError::NotOpened(
-                OpenFailure::AllInUse { .. } | OpenFailure::Full { is_own_share: true, .. },
-            )
-            | CallError::TooMuchAtOnce { .. } => ErrorKind::Exhausted,
-            CallError::NotOpened(OpenFailure::Full { is_own_share: false, .. }) => ErrorKind::Busy,
-            CallError::CheckBusy(_)
+            CallError::NotOpened(OpenFailure::AllInUse { .. } | OpenFailure::Full { .. })
+            | CallError::TooMuchAtOnce { .. }
+            | CallError::CheckBusy(_)
             | CallError::PackagesComing { .. }
             | CallError::NoAudit(_)
             | CallError::Journal(_) => ErrorKind::Busy,
@@ -248,7 +265,7 @@ impl E2bError {
             }
             error => error.to_string(),
         };
-        Self::new(kind, message).with_outcome(outcome).caused_by(error)
+        Self::new(kind, message).with_reason(outcome).caused_by(error)
     }
 
     /// The error of an argument that can't be used.
@@ -277,14 +294,19 @@ impl E2bError {
             SessionError::Paused => not_found(None, PAUSED),
             error => error.to_string(),
         };
-        Self::new(kind_of_session(&error), message).caused_by(error)
+        let outcome = CallOutcome::of_session(&error);
+        Self::new(kind_of_session(&error), message).with_reason(outcome).caused_by(error)
     }
 
     /// The error of a session's agent.
     pub(crate) fn of_agent(error: AgentError) -> Self {
         match error {
             AgentError::Session(error) => Self::of_session(error),
-            error => Self::new(kind_of_agent(&error), error.to_string()).caused_by(error),
+            error => {
+                let outcome = CallOutcome::of_agent(&error);
+                let message = error.to_string();
+                Self::new(kind_of_agent(&error), message).with_reason(outcome).caused_by(error)
+            }
         }
     }
 
@@ -311,11 +333,11 @@ impl E2bError {
         let mut response = (self.kind.status(), body.to_string()).into_response();
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        let is_retried = self.kind.is_retried();
-        let should_retry = HeaderValue::from_static(if is_retried { "true" } else { "false" });
+        let after = self.outcome.seconds().filter(|_| self.kind.is_retried());
+        let should_retry = HeaderValue::from_static(if after.is_some() { "true" } else { "false" });
         headers.insert(SHOULD_RETRY, should_retry);
-        if is_retried {
-            headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
+        if let Some(seconds) = after {
+            headers.insert(RETRY_AFTER, seconds.into());
         }
         set_outcome(&mut response, self.outcome);
         response
@@ -390,6 +412,9 @@ fn kind_of_session(error: &SessionError) -> ErrorKind {
 
 #[cfg(test)]
 mod tests {
+    use isolator_pool::pool::session::EndReason;
+    use isolator_pool::pool::session::agent::TooMany;
+
     use super::*;
 
     #[test]
@@ -406,6 +431,36 @@ mod tests {
             assert_eq!(response.headers()[SHOULD_RETRY], should_retry, "{kind:?}");
             assert_eq!(response.status(), kind.status());
         }
+    }
+
+    #[test]
+    fn a_client_is_refused_for_its_own_share_and_a_full_server_for_all() {
+        for (is_own_share, status) in [(true, 429), (false, 503)] {
+            for failure in [
+                OpenFailure::AllInUse { most: 1, is_own_share },
+                OpenFailure::Full { most: 1, is_own_share },
+            ] {
+                let response = E2bError::of_call(failure.into()).into_response();
+                assert_eq!(response.status(), status);
+                assert_eq!(response.headers()[SHOULD_RETRY], "true");
+                assert_eq!(response.headers()[RETRY_AFTER], "30");
+            }
+        }
+    }
+
+    #[test]
+    fn a_request_of_which_a_part_may_have_run_is_not_repeated() {
+        let ended = SessionError::Ended(EndReason::ServerStops);
+        for error in [
+            E2bError::of_session(ended),
+            E2bError::of_agent(AgentError::Overrun),
+            E2bError::of_agent(AgentError::TooMany(TooMany::Processes)).after_a_part(),
+        ] {
+            assert_eq!(error.outcome(), CallOutcome::Unknown, "{error}");
+            assert_eq!(error.into_response().headers()[SHOULD_RETRY], "false");
+        }
+        let many = E2bError::of_agent(AgentError::TooMany(TooMany::Processes));
+        assert_eq!(many.into_response().headers()[SHOULD_RETRY], "true");
     }
 
     #[test]

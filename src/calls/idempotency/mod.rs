@@ -32,8 +32,12 @@ pub(crate) use self::key::{Key, RequestDigest};
 /// The header with the key of a request.
 pub(crate) const KEY_HEADER: &str = "idempotency-key";
 
-/// How long a program goes on without a caller: the time in which a load balancer sends a call again.
-pub(crate) const REPEAT_GRACE: Duration = Duration::from_secs(10);
+/// How long a program goes on without a caller if its key came in a header: the time in which a load balancer, which may have added
+/// it, sends a call again. A client that cancels a call waits for the end of its program as long.
+pub(crate) const BALANCER_GRACE: Duration = Duration::from_secs(3);
+
+/// How long it goes on if the client itself gave the key, and sends the call again.
+pub(crate) const CLIENT_GRACE: Duration = Duration::from_secs(10);
 
 /// The keys of all clients; cheap to clone.
 #[derive(Clone, Default)]

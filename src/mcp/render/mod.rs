@@ -185,7 +185,7 @@ const fn advice_in_session(error: &SessionError) -> &'static str {
              one after the other."
         }
         SessionError::Files(_) => {
-            "\n\nNothing was run. Send less, or remove files from the working directory."
+            "\n\nNothing was run; files before the one that failed are written. Send less, or remove files from the working directory."
         }
         SessionError::Command(_)
         | SessionError::TooLarge(_)

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
 use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER};
-use axum::http::{Method, StatusCode};
+use axum::http::{HeaderMap, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use futures_util::future::BoxFuture;
@@ -47,6 +47,9 @@ const NO_SESSION: i32 = -32_001;
 
 /// The header that names the session.
 const SESSION: &str = "mcp-session-id";
+
+/// The headers that name something which only one server has: a session of the protocol, a session, and a long run.
+const BOUND: [&str; 3] = [SESSION, "mcp-param-session", "mcp-param-handle"];
 
 /// Checks requests.
 #[derive(Debug)]
@@ -128,12 +131,25 @@ pub(super) async fn guard(
     request: Request,
     next: Next,
 ) -> Response {
+    let is_bound = is_bound(request.headers());
+    let asks_for_status = asks_for_status(request.headers());
     let answer = guard.let_through(request, next).await;
     answer.unwrap_or_else(|mut refused| {
-        let outcome = of_refused(refused.status());
-        set_outcome(&mut refused, outcome);
+        if refused.extensions().get::<CallOutcome>().is_none() {
+            let outcome = of_refused(refused.status());
+            set_outcome(&mut refused, if is_bound { outcome.here() } else { outcome });
+            if is_bound && asks_for_status && refused.status() == StatusCode::SERVICE_UNAVAILABLE {
+                // Load balancers send what is answered with 503 to another server.
+                *refused.status_mut() = StatusCode::TOO_MANY_REQUESTS;
+            }
+        }
         *refused
     })
+}
+
+/// Whether a request names something that only this server has.
+fn is_bound(headers: &HeaderMap) -> bool {
+    BOUND.iter().any(|name| headers.contains_key(*name))
 }
 
 /// The outcome of a request that was refused with this status.
@@ -209,6 +225,8 @@ impl Guard {
         }
         let gone = CancellationToken::new();
         let outcome = OutcomeSlot::default();
+        let is_bound = is_bound(&parts.headers);
+        let said = |it: CallOutcome| if is_bound { it.here() } else { it };
         parts.extensions.insert(outcome.clone());
         parts.extensions.insert(ConnectedClient { client: client.clone(), gone: gone.clone() });
         let asks_for_status = is_post && asks_for_status(&parts.headers);
@@ -249,7 +267,7 @@ impl Guard {
                 }
                 let refused = response.status().is_client_error();
                 let refused = refused.then(|| of_refused(response.status()));
-                if let Some(outcome) = outcome.get().or(refused) {
+                if let Some(outcome) = outcome.get().or(refused).map(said) {
                     set_outcome(&mut response, outcome);
                 }
                 // The request has been served, and the answer is in memory until its client has read it.
@@ -269,7 +287,7 @@ impl Guard {
         if asks_for_status && alive::is_events(&response) {
             response = alive::begun(response).await;
         }
-        if let Some(outcome) = outcome.get().filter(|_| asks_for_status) {
+        if let Some(outcome) = outcome.get().filter(|_| asks_for_status).map(said) {
             set_outcome(&mut response, outcome);
             set_status(&mut response, outcome);
         }
@@ -283,14 +301,18 @@ fn refusal(text: &[u8], error: &ErrorData) -> Response {
     (StatusCode::BAD_REQUEST, [(CONTENT_TYPE, "application/json")], body).into_response()
 }
 
-/// The answer to a request of a protocol session that this node does not have. Clients take 404 as a reason to open another one.
+/// The answer to a request of a protocol session that this node does not have. Clients take 404 as a reason to open another one. The
+/// node that had the session may have run the call.
 fn lost_session(lost: &LostHandle) -> Response {
     let reason = lost.to_string();
     let message = format!("the protocol session is gone: {reason}; open another one");
     let data = json!({ "status": "session_gone", "reason": reason, "node": lost.node() });
     let error = ErrorData::new(ErrorCode(NO_SESSION), message, Some(data));
     let body = message::refusal(b"", &error);
-    (StatusCode::NOT_FOUND, [(CONTENT_TYPE, "application/json")], body).into_response()
+    let mut response =
+        (StatusCode::NOT_FOUND, [(CONTENT_TYPE, "application/json")], body).into_response();
+    set_outcome(&mut response, CallOutcome::Unknown);
+    response
 }
 
 fn busy(message: &str) -> Response {

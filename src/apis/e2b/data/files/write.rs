@@ -108,6 +108,25 @@ async fn form(
     note: &mut Note,
 ) -> Result<Vec<Entry>, E2bError> {
     let mut written = Vec::new();
+    match take_files(call, &mut parts, path.as_deref(), note, &mut written).await {
+        Ok(()) if written.is_empty() => {
+            Err(E2bError::invalid("the form", format!("has no file in a field \"{FILE}\"")))
+        }
+        Ok(()) => Ok(written),
+        Err(error) if written.is_empty() => Err(error),
+        // Those before it are written.
+        Err(error) => Err(error.after_a_part()),
+    }
+}
+
+/// Writes the files of a form, one after the other.
+async fn take_files(
+    call: &mut DataCall,
+    parts: &mut Parts,
+    path: Option<&str>,
+    note: &mut Note,
+    written: &mut Vec<Entry>,
+) -> Result<(), E2bError> {
     while let Some(part) = parts.next().await {
         let mut part = part.map_err(of_form)?;
         if part.name() != Some(FILE) {
@@ -115,12 +134,12 @@ async fn form(
             let message = format!("has the field {name:?}: each file is in a field \"{FILE}\"");
             return Err(E2bError::invalid("the form", message));
         }
-        let target = match (&path, part.file_name()) {
+        let target = match (path, part.file_name()) {
             (Some(_), _) if !written.is_empty() => {
                 let message = "is in the URL, so the form can have one file; without it, each has its own name";
                 return Err(E2bError::invalid("path", message));
             }
-            (Some(path), _) => path.clone(),
+            (Some(path), _) => path.to_owned(),
             (None, Some(name)) if !name.is_empty() => {
                 filesystem::path(Some(name.to_owned()), "filename")?
             }
@@ -144,10 +163,7 @@ async fn form(
         }
         written.push(file.finish(note).await.map_err(E2bError::of_agent)?);
     }
-    if written.is_empty() {
-        return Err(E2bError::invalid("the form", format!("has no file in a field \"{FILE}\"")));
-    }
-    Ok(written)
+    Ok(())
 }
 
 async fn file(

@@ -137,8 +137,7 @@ async fn sent_input(call: &mut DataCall, request: SendInputRequest) -> Result<()
     let session = call.session()?;
     let pid = pid_of(&session.session, selected).await?;
     call.note.process(pid);
-    call.note.input(&bytes);
-    session.session.send_input(pid, bytes.into()).await.map_err(E2bError::of_agent)
+    input::send(&session.session, pid, bytes.into(), &mut call.note).await
 }
 
 async fn send_signal(call: &mut DataCall, head: Head, body: Body) -> Result<Response, E2bError> {
