@@ -195,17 +195,12 @@ impl Guard {
         if opened.is_some() && !self.sessions.make_room(&client).await {
             let message =
                 "there are too many sessions, and all are in use; end those that you don't need";
-            return Err(busy(message).into());
+            return Err(unavailable(&body, message).into());
         }
         // The answer to a GET is a stream that has no end.
         let answer = is_post.then(|| self.answers.token());
         if self.closed.is_cancelled() {
-            let refused = Refused::ShuttingDown;
-            let mut response =
-                refusal(&body, &ErrorData::internal_error(refused.to_string(), None));
-            *response.status_mut() = refused.status();
-            refused.add_headers(response.headers_mut());
-            return Err(response.into());
+            return Err(unavailable(&body, &Refused::ShuttingDown.to_string()).into());
         }
         let gone = CancellationToken::new();
         let outcome = OutcomeSlot::default();
@@ -293,9 +288,13 @@ fn lost_session(lost: &LostHandle) -> Response {
     (StatusCode::NOT_FOUND, [(CONTENT_TYPE, "application/json")], body).into_response()
 }
 
-fn busy(message: &str) -> Response {
-    let retry = [(RETRY_AFTER, "1")];
-    (StatusCode::SERVICE_UNAVAILABLE, retry, format!("{message}\n")).into_response()
+/// The answer to a message that can't be served at this moment. It has the message's id, so that it also is an answer to the message
+/// where a load balancer, after its last try, gives it the status of one.
+fn unavailable(text: &[u8], message: &str) -> Response {
+    let mut response = refusal(text, &ErrorData::internal_error(message.to_owned(), None));
+    *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+    response.headers_mut().insert(RETRY_AFTER, 1.into());
+    response
 }
 
 /// The answer to a request.
