@@ -355,3 +355,21 @@ impl Drop for Watched {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_message_that_is_not_served_now_has_an_answer_with_its_identifier() {
+        let message = br#"{"jsonrpc": "2.0", "id": 7, "method": "initialize"}"#;
+        let response = unavailable(message, "all are in use");
+        assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(response.headers()[RETRY_AFTER], "1");
+        assert_eq!(response.headers()[CONTENT_TYPE], "application/json");
+        let body = axum::body::to_bytes(response.into_body(), 1000).await.unwrap();
+        let answer: serde_json::Value = serde_json::from_slice(&body).unwrap();
+        assert_eq!(answer["id"], 7);
+        assert_eq!(answer["error"]["message"], "all are in use");
+    }
+}
