@@ -17,6 +17,7 @@ CONNECT_S = 2
 # The longest pause before all nodes are asked again.
 PAUSE_S = 2
 MAX_ANSWER = 64 << 20
+READ_AT_ONCE = 1 << 20
 # These statuses mean that nothing has run, and that a later call or another node may run it.
 NOT_RUN = (429, 502, 503, 504)
 
@@ -111,9 +112,25 @@ def _read(text, address):
     return ran, None
 
 
+def _read_all(answer, until):
+    """The body of an answer. The timeout of a socket holds for each of its reads, so an answer that drips has a time for all of them."""
+    pieces, size = [], 0
+    while piece := answer.read1(READ_AT_ONCE):
+        pieces.append(piece)
+        size += len(piece)
+        if size > MAX_ANSWER:
+            raise http.client.HTTPException("the answer is too long")
+        if time.monotonic() >= until:
+            raise TimeoutError("the answer did not come in time")
+    if answer.length:
+        raise http.client.IncompleteRead(b"", answer.length)
+    return b"".join(pieces)
+
+
 def _post(address, path, body, timeout, token):
     place = urlsplit(address)
     kind = http.client.HTTPSConnection if place.scheme == "https" else http.client.HTTPConnection
+    until = time.monotonic() + timeout
     connection = kind(place.hostname, place.port, timeout=min(CONNECT_S, timeout))
     try:
         connection.connect()
@@ -121,9 +138,6 @@ def _post(address, path, body, timeout, token):
         headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
         connection.request("POST", path, body, headers)
         answer = connection.getresponse()
-        content = answer.read(MAX_ANSWER + 1)
-        if len(content) > MAX_ANSWER:
-            raise http.client.HTTPException("the answer is too long")
-        return answer.status, answer.headers, content
+        return answer.status, answer.headers, _read_all(answer, until)
     finally:
         connection.close()

@@ -71,24 +71,28 @@ def start(command=("isolator",), address=None, host="127.0.0.1", config=None, en
 def states():
     """The state of each node's Isolator, as far as its actor answers."""
     names = [found["name"] for found in list_named_actors(all_namespaces=True) if found["namespace"] == NAMESPACE]
-    asked = []
+    # The node of each answer.
+    asked = {}
     for name in names:
         if name.startswith(PREFIX):
             try:
-                asked.append(ray.get_actor(name, namespace=NAMESPACE).state.remote())
+                asked[ray.get_actor(name, namespace=NAMESPACE).state.remote()] = name.removeprefix(PREFIX)
             except ValueError:
                 # It has ended since.
                 continue
     if not asked:
         return []
-    answered, _ = ray.wait(asked, num_returns=len(asked), timeout=ANSWERED_S)
+    answered, _ = ray.wait(list(asked), num_returns=len(asked), timeout=ANSWERED_S)
     found = []
     for answer in answered:
         try:
-            found.append(ray.get(answer))
+            state = ray.get(answer)
         except ray.exceptions.RayError:
             # Its node is lost, or it is being started again.
             continue
+        # An actor speaks for the node of its name alone.
+        if state["node"] == asked[answer]:
+            found.append(state)
     return found
 
 
