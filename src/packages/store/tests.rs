@@ -113,8 +113,11 @@ fn builds_of_dead_processes_are_removed_and_others_stay() {
     fs::create_dir_all(folder.path().join("building/2-dead/set/files")).unwrap();
     fs::write(folder.path().join("building/2-dead/lock"), "").unwrap();
     fs::create_dir_all(folder.path().join("removed/3-dead/files")).unwrap();
+    // It can't be seen whether this one is alive.
+    fs::create_dir_all(folder.path().join("building/4-unknown/lock")).unwrap();
     drop(Store::open(folder.path(), None).unwrap());
-    assert_eq!((count(folder.path(), "building"), count(folder.path(), "removed")), (1, 0));
+    assert_eq!((count(folder.path(), "building"), count(folder.path(), "removed")), (2, 0));
+    fs::remove_dir_all(folder.path().join("building/4-unknown")).unwrap();
     drop(alive);
     assert_eq!((count(folder.path(), "building"), count(folder.path(), "removed")), (0, 0));
 }
