@@ -97,6 +97,16 @@ fn a_changed_set_is_not_used() {
     assert!(fresh().hold(&set).is_ok());
     fs::write(folder.path().join("sets").join(HASH).join(MANIFEST), "").unwrap();
     assert!(what(&fresh()).contains("list of files"));
+    // A file without end, and a link in the place of a folder.
+    let list = folder.path().join("sets").join(HASH).join(MANIFEST);
+    File::create(&list).unwrap().set_len(MAX_MANIFEST + 1).unwrap();
+    assert!(what(&fresh()).contains("list of files"));
+    let (moved, verified) = (folder.path().join("moved"), fresh());
+    fs::rename(&files, &moved).unwrap();
+    symlink(&moved, &files).unwrap();
+    assert!(what(&verified).contains("a link"));
+    fs::remove_file(&files).unwrap();
+    fs::rename(&moved, &files).unwrap();
     // Removed and built again, it is looked at again.
     assert!(store.remove(HASH).unwrap());
     publish(&store);
