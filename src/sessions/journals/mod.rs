@@ -13,6 +13,7 @@ mod writer;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
+use std::time::SystemTime;
 
 use isolator_pool::error_chain::error_chain;
 use isolator_pool::lock::lock;
@@ -187,7 +188,7 @@ impl Journals {
                 generation = Some(found);
                 opened.push(content);
             }
-            Ok(stored::restore(opened, most)?)
+            Ok(stored::restore(opened, most, SystemTime::now())?)
         });
         let read = read.await.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
         read.map(Some).inspect_err(|error: &ReadError| {

@@ -365,7 +365,7 @@ async fn write_one(
     let left = session.lifetime.oldest().saturating_duration_since(Instant::now());
     let left = if has_ended { Duration::ZERO } else { left };
     let keep = shared.config.keep_for.saturating_add(left);
-    let (change, progress) = change(session, at, shared.writer.most);
+    let (change, progress) = change(session, at, shared.writer.most, keep);
     let name = key.name.clone();
     let position = match change {
         Change::Whole(record) => write_whole(connection, &key, record, progress, keep).await,
@@ -385,7 +385,7 @@ async fn write_one(
     let position = match position {
         // It has expired there, or the server was started anew.
         Err(WriteError::Server(ValkeyError::Changed)) if at.is_some() => {
-            let (progress, record) = whole(session);
+            let (progress, record) = whole(session, keep);
             write_whole(connection, &key, record, progress, keep).await?
         }
         position => position?,
@@ -394,7 +394,12 @@ async fn write_one(
 }
 
 /// The change since a position.
-fn change(session: &OpenSession, at: Option<Position>, most: usize) -> (Change, (u64, u64)) {
+fn change(
+    session: &OpenSession,
+    at: Option<Position>,
+    most: usize,
+    keep: Duration,
+) -> (Change, (u64, u64)) {
     let journal = lock(&session.journal);
     let progress = journal.progress();
     let position = at.filter(|at| {
@@ -412,13 +417,13 @@ fn change(session: &OpenSession, at: Option<Position>, most: usize) -> (Change, 
         Some((position, steps)) => {
             (Change::Steps(position, Record::of_steps(steps.into_iter())), progress)
         }
-        None => (Change::Whole(Record::whole(&session.language.name, &journal)), progress),
+        None => (Change::Whole(Record::whole(&session.language.name, &journal, keep)), progress),
     }
 }
 
-fn whole(session: &OpenSession) -> ((u64, u64), Record) {
+fn whole(session: &OpenSession, keep: Duration) -> ((u64, u64), Record) {
     let journal = lock(&session.journal);
-    (journal.progress(), Record::whole(&session.language.name, &journal))
+    (journal.progress(), Record::whole(&session.language.name, &journal, keep))
 }
 
 async fn write_whole(
