@@ -6,8 +6,11 @@ A program has no network and leaves nothing, so it may be sent again whenever it
 import http.client
 import json
 import random
+import socket
+import threading
 import time
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 # What an answer may take beyond the time of the program: the queue and the sandbox.
@@ -17,7 +20,6 @@ CONNECT_S = 2
 # The longest pause before all nodes are asked again.
 PAUSE_S = 2
 MAX_ANSWER = 64 << 20
-READ_AT_ONCE = 1 << 20
 # These statuses mean that nothing has run, and that a later call or another node may run it.
 NOT_RUN = (429, 502, 503, 504)
 
@@ -112,32 +114,49 @@ def _read(text, address):
     return ran, None
 
 
-def _read_all(answer, until):
-    """The body of an answer. The timeout of a socket holds for each of its reads, so an answer that drips has a time for all of them."""
-    pieces, size = [], 0
-    while piece := answer.read1(READ_AT_ONCE):
-        pieces.append(piece)
-        size += len(piece)
-        if size > MAX_ANSWER:
-            raise http.client.HTTPException("the answer is too long")
-        if time.monotonic() >= until:
-            raise TimeoutError("the answer did not come in time")
-    if answer.length:
-        raise http.client.IncompleteRead(b"", answer.length)
-    return b"".join(pieces)
-
-
 def _post(address, path, body, timeout, token):
     place = urlsplit(address)
     kind = http.client.HTTPSConnection if place.scheme == "https" else http.client.HTTPConnection
-    until = time.monotonic() + timeout
-    connection = kind(place.hostname, place.port, timeout=min(CONNECT_S, timeout))
+    connection, ending = kind(place.hostname, place.port, timeout=min(CONNECT_S, timeout)), None
     try:
         connection.connect()
         connection.sock.settimeout(timeout)
+        # A timeout of the socket is that of one read, and an answer could come byte by byte.
+        ending = threading.Timer(timeout, _end, (connection.sock,))
+        ending.daemon = True
+        ending.start()
         headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
         connection.request("POST", path, body, headers)
         answer = connection.getresponse()
-        return answer.status, answer.headers, _read_all(answer, until)
+        content = answer.read(MAX_ANSWER + 1)
+        if len(content) > MAX_ANSWER:
+            raise http.client.HTTPException("the answer is too long")
+        return answer.status, answer.headers, content
     finally:
+        if ending:
+            ending.cancel()
         connection.close()
+
+
+def _end(connected):
+    try:
+        socket.socket.shutdown(connected, socket.SHUT_RDWR)
+    except OSError:
+        # It has ended just now.
+        return
+
+
+def host_of(address):
+    """The host of an address, or None if it is no address."""
+    try:
+        return urlsplit(address).hostname
+    except (ValueError, AttributeError):
+        return None
+
+
+def is_loopback(host):
+    """Whether it is the machine of the process that asks."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
