@@ -127,7 +127,7 @@ fn builds_of_dead_processes_are_removed_and_others_stay() {
     fs::create_dir_all(folder.path().join("building/4-unknown/lock")).unwrap();
     drop(Store::open(folder.path(), None).unwrap());
     assert_eq!((count(folder.path(), "building"), count(folder.path(), "removed")), (2, 0));
-    fs::remove_dir_all(folder.path().join("building/4-unknown")).unwrap();
+    isolator_pool::folders::remove(&folder.path().join("building/4-unknown")).unwrap();
     drop(alive);
     assert_eq!((count(folder.path(), "building"), count(folder.path(), "removed")), (0, 0));
 }
