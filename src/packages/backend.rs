@@ -67,6 +67,9 @@ pub(super) trait Backend: Send + Sync + 'static {
     /// Removes a set that is not in use.
     fn remove(&self, hash: &str) -> Result<bool, StoreError>;
 
+    /// Removes a set that was changed, and the caches, whose files are also those of sets.
+    fn remove_changed(&self, hash: &str) -> Result<(), StoreError>;
+
     /// Notes that a set was used.
     fn used(&self, hash: &str);
 
@@ -157,6 +160,10 @@ impl Backend for LocalBackend {
 
     fn remove(&self, hash: &str) -> Result<bool, StoreError> {
         self.store.remove(hash)
+    }
+
+    fn remove_changed(&self, hash: &str) -> Result<(), StoreError> {
+        self.store.remove_changed(hash)
     }
 
     fn used(&self, hash: &str) {

@@ -54,7 +54,7 @@ impl Shared {
                 // Its files were changed. It is built again from its lock.
                 Err(error @ StoreError::Changed { .. }) => {
                     tracing::error!(%error, "a set of packages is removed and built again");
-                    if let Err(error) = backend.remove(&own.hash) {
+                    if let Err(error) = backend.remove_changed(&own.hash) {
                         tracing::warn!(%error, hash = own.hash, "it can't be removed");
                     }
                 }

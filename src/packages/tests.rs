@@ -197,6 +197,10 @@ impl Backend for Scripted {
         Ok(lock(&self.sets).remove(hash).is_some())
     }
 
+    fn remove_changed(&self, hash: &str) -> Result<(), StoreError> {
+        self.remove(hash).map(drop)
+    }
+
     // Like the store, which does not note every use.
     fn used(&self, _: &str) {}
 

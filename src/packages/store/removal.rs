@@ -39,6 +39,18 @@ impl Store {
         Ok(true)
     }
 
+    /// Removes a set that was changed, and the caches that no build uses: their files are hard links to those of sets, so what was
+    /// changed in one may be changed in the other, and the next build would take it from there.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::remove`] and [`Self::clear_cache`]. If the set stays, so do the caches.
+    pub(crate) fn remove_changed(&self, hash: &str) -> Result<(), StoreError> {
+        self.remove(hash)?;
+        self.clear_cache()?;
+        Ok(())
+    }
+
     /// Removes the folders of processes that were killed while they built or removed a set, and those that could not be removed before.
     ///
     /// # Errors
