@@ -71,9 +71,17 @@ impl FromStr for NodeName {
 /// The name of the node that has made a handle, if it has one. Anything else that a client may send has none.
 pub(crate) fn node_of(handle: &str) -> Option<NodeName> {
     let (name, digits) = handle.rsplit_once(SEPARATOR)?;
+    if is_random(digits) { name.parse().ok() } else { None }
+}
+
+/// Whether a node can have made this handle.
+pub(crate) fn is_handle(text: &str) -> bool {
+    is_random(text) || node_of(text).is_some()
+}
+
+fn is_random(digits: &str) -> bool {
     let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
-    let is_random = [2 * HANDLE_BYTES, 2 * SECRET_BYTES].contains(&digits.len());
-    if is_random && digits.bytes().all(is_digit) { name.parse().ok() } else { None }
+    [2 * HANDLE_BYTES, 2 * SECRET_BYTES].contains(&digits.len()) && digits.bytes().all(is_digit)
 }
 
 /// This server among others; cheap to clone. Without a name it is the only one, or a balancer needs no names.

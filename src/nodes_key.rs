@@ -1,6 +1,8 @@
 //! A key that all nodes have, from a file.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 /// Least and most bytes of a key.
@@ -26,9 +28,12 @@ pub(crate) enum KeyError {
     Length { path: PathBuf, setting: &'static str, bytes: usize },
 }
 
+/// Most bytes of a file that are read: those of the longest key, and white space.
+const MAX_READ: u64 = 2 * 4096;
+
 /// Reads the key that a setting names. White space around it does not count.
 pub(crate) fn read(path: &Path, setting: &'static str) -> Result<Vec<u8>, KeyError> {
-    let content = std::fs::read(path);
+    let content = read_secret(path);
     let content = content.map_err(|source| KeyError::Unreadable {
         path: path.to_owned(),
         setting,
@@ -42,6 +47,26 @@ pub(crate) fn read(path: &Path, setting: &'static str) -> Result<Vec<u8>, KeyErr
     }
 }
 
+/// Reads a short file with a secret, and warns if all users of the machine can do that.
+pub(crate) fn read_secret(path: &Path) -> io::Result<Vec<u8>> {
+    let file = File::open(path)?;
+    let metadata = file.metadata()?;
+    // A pipe, as a shell makes it for `<(...)`, has no other readers.
+    if metadata.is_file() && metadata.mode() & 0o007 != 0 {
+        tracing::warn!(
+            path = %path.display(),
+            "all users of this machine can use this file, which has a secret; `chmod o= FILE` changes that"
+        );
+    }
+    let mut content = Vec::new();
+    file.take(MAX_READ + 1).read_to_end(&mut content)?;
+    if content.len() as u64 > MAX_READ {
+        let message = format!("it has more than {MAX_READ} bytes, and is no secret");
+        return Err(io::Error::new(io::ErrorKind::InvalidData, message));
+    }
+    Ok(content)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -51,7 +76,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("key");
         assert!(matches!(read(&path, "key"), Err(KeyError::Unreadable { .. })));
-        for (length, is_key) in [(31, false), (64, true), (4097, false)] {
+        for (length, is_key) in [(31, false), (64, true), (4097, false), (1 << 20, false)] {
             std::fs::write(&path, [vec![b'a'; length], b"\n".to_vec()].concat()).unwrap();
             assert_eq!(read(&path, "key").ok().map(|key| key.len()), is_key.then_some(length));
         }

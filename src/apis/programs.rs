@@ -5,9 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
+use axum::extract::Request;
 use axum::http::StatusCode;
 use axum::http::header::RETRY_AFTER;
 use axum::http::request::Parts;
+use axum::middleware::Next;
 use axum::response::Response;
 use isolator_pool::pool::admission::Client;
 use isolator_pool::run::outcome::{ChangedFile, Status};
@@ -30,7 +32,7 @@ use crate::request::snippets::Snippets;
 use crate::result::context::{ArgumentNames, Caller};
 use crate::result::explain;
 use crate::result::units::text;
-use crate::web::{Refused, set_outcome};
+use crate::web::{Refused, asks_for_status, set_outcome};
 
 /// Most bytes of a request.
 pub(super) const MAX_BODY: usize = 32 << 20;
@@ -203,15 +205,20 @@ impl ProgramsApi {
         }
     }
 
-    /// The answer to a request that has no result. Clients try again only after 504.
+    /// The answer to a request that has no result. One that another server may serve has 503, which [`busy_status`] completes.
     pub(super) fn failed(&self, error: Unserved) -> Response {
         let outcome = error.outcome();
         let mut response = match error {
             Unserved::Invalid(error) => (self.invalid)(&error),
             Unserved::Failed(message, _) => (self.broken)(&message),
             Unserved::Busy(message, seconds, _) => {
-                let mut response = self.protocol.error(StatusCode::GATEWAY_TIMEOUT, &message);
+                let mut response = self.protocol.error(StatusCode::SERVICE_UNAVAILABLE, &message);
                 response.headers_mut().insert(RETRY_AFTER, seconds.into());
+                response
+            }
+            Unserved::Late(message) => {
+                let mut response = self.protocol.error(StatusCode::GATEWAY_TIMEOUT, &message);
+                response.headers_mut().insert(RETRY_AFTER, 1.into());
                 response
             }
             Unserved::Gone => gone(self.protocol),
@@ -236,6 +243,17 @@ impl ProgramsApi {
         let most = (self.settings)(config).map_or(0, |api| api.max_output.as_bytes());
         most.min(config.limits.kill_output.as_bytes())
     }
+}
+
+/// Gives an answer of these APIs the status that its sender understands. Clients try again only after 504. A load balancer that asks for
+/// a status gets 503, so it can tell a busy server from a program that took too long, which would take as long on another one.
+pub(super) async fn busy_status(request: Request, next: Next) -> Response {
+    let asks_for_status = asks_for_status(request.headers());
+    let mut response = next.run(request).await;
+    if !asks_for_status && response.status() == StatusCode::SERVICE_UNAVAILABLE {
+        *response.status_mut() = StatusCode::GATEWAY_TIMEOUT;
+    }
+    response
 }
 
 /// Runs a program of the server itself, and returns what it printed.

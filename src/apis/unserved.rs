@@ -21,6 +21,8 @@ pub(super) enum Unserved {
     Invalid(InvalidArgument),
     /// There is no room for it at this moment, for the reason; it may be served after this many seconds.
     Busy(String, u64, CallOutcome),
+    /// It took too long, for the reason, and may have run.
+    Late(String),
     /// The sandbox failed.
     Failed(String, CallOutcome),
     /// The client is gone.
@@ -35,7 +37,7 @@ impl Unserved {
 
     /// It took too long, and may have run.
     pub(super) fn late(reason: &str) -> Self {
-        Self::Busy(reason.to_owned(), 1, CallOutcome::Unknown)
+        Self::Late(reason.to_owned())
     }
 
     /// Whether it has run.
@@ -43,7 +45,7 @@ impl Unserved {
         match self {
             Self::Invalid(_) => CallOutcome::NotRun(Again::Never),
             Self::Busy(.., outcome) | Self::Failed(_, outcome) => *outcome,
-            Self::Gone => CallOutcome::Unknown,
+            Self::Late(_) | Self::Gone => CallOutcome::Unknown,
         }
     }
 

@@ -1,14 +1,14 @@
 //! `isolator drain`: takes a server out of use, so that load balancers send its clients elsewhere.
 
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use clap::Args;
 use http::Method;
 
 use crate::commands::operators::{AskedServer, OperatorArguments};
-use crate::commands::{Work, say};
+use crate::commands::{Work, options, say};
 use crate::config::Config;
 use crate::transport::http::drain::Draining;
 
@@ -23,9 +23,16 @@ const ASK_AGAIN: Duration = Duration::from_millis(200);
 pub struct DrainArguments {
     #[command(flatten)]
     operator: OperatorArguments,
-    /// Wait until no call runs or waits
-    #[arg(long)]
-    wait: bool,
+    /// Wait until no call runs or waits, at most this long; without DURATION at most an hour
+    #[arg(
+        long,
+        value_name = "DURATION",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "1h",
+        value_parser = options::duration
+    )]
+    wait: Option<Duration>,
 }
 
 /// Asks the server, and prints what it still does. `load` loads the configuration, in which the address may be.
@@ -48,13 +55,14 @@ fn drain_with(
             "the server is not ready anymore, and still serves calls; {}",
             described(draining)
         ))?;
-        while wait && draining.running + draining.waiting > 0 {
+        let Some(longest) = wait else { return Ok(ExitCode::SUCCESS) };
+        let began = Instant::now();
+        while draining.has_calls() && began.elapsed() < longest {
             tokio::time::sleep(ASK_AGAIN).await;
             draining = ask(&server).await?;
         }
-        if wait {
-            say(&format!("nothing runs; {}", described(draining)))?;
-        }
+        let end = if draining.has_calls() { "calls still run" } else { "no call runs" };
+        say(&format!("{end}; {}", described(draining)))?;
         Ok(ExitCode::SUCCESS)
     })
 }

@@ -245,9 +245,19 @@ impl Sessions {
         client: &Client,
         id: &str,
     ) -> Result<Option<KeptJournal>, ReadError> {
-        match self.own_journal(client, id) {
-            None => self.registry.journals.read(client, id).await,
-            own => Ok(own),
+        let own = self.own_journal(client, id);
+        let missing = |kept: &KeptJournal| kept.journal.missing();
+        let lacks = own.as_ref().map(missing);
+        if lacks == Some(0) {
+            return Ok(own);
+        }
+        // This node has given up steps to have room, which the server may still have.
+        match (self.registry.journals.read(client, id).await, own) {
+            (Ok(Some(read)), _) if lacks.is_none_or(|lacks| missing(&read) < lacks) => {
+                Ok(Some(read))
+            }
+            (_, Some(own)) => Ok(Some(own)),
+            (read, None) => read,
         }
     }
 

@@ -304,14 +304,22 @@ async def test_a_full_queue_is_answered_so_that_clients_try_again(tmp_path):
     async with serving(tmp_path, {"sandboxFusion": {}}, **BUSY) as (place, _):
         answers = []
 
-        async def one():
-            answers.append(await post(place, "/run_code", code("import time; time.sleep(2)")))
+        async def one(**headers):
+            answers.append(await post(place, "/run_code", code("import time; time.sleep(2)"), **headers))
+
+        async def two():
+            # A load balancer, which would try another server after this status.
+            await one(isolator_not_run="status")
 
         async with anyio.create_task_group() as tasks:
             for _ in range(6):
                 tasks.start_soon(one)
+            await anyio.sleep(0.5)
+            tasks.start_soon(two)
+        (of_balancer,) = [answer for answer in answers if answer.status == 503]
+        assert of_balancer.headers["isolator-outcome"] == "not-run" and int(of_balancer.headers["retry-after"]) >= 1
         busy = [answer for answer in answers if answer.status == 504]
-        assert len(busy) == 4 and {answer.status for answer in answers} == {200, 504}
+        assert len(busy) == 4 and {answer.status for answer in answers} == {200, 503, 504}
         assert all(int(answer.headers["retry-after"]) >= 1 for answer in busy)
         assert all("1 are waiting" in answer.json["detail"] for answer in busy)
 

@@ -192,8 +192,16 @@ async def test_an_operator_drains_a_server_and_waits_for_its_calls(tmp_path):
             assert done.returncode == 0, done
             first, last = done.stdout.splitlines()
             assert "not ready anymore" in first and "running: 1" in first
-            assert last == "nothing runs; running: 0, waiting: 0, open sessions: 0"
+            assert last == "no call runs; running: 0, waiting: 0, open sessions: 0"
             assert time.monotonic() - began > 1
+        with busy(url, 1, 3):
+            began = time.monotonic()
+            done = await in_thread(
+                lambda: subprocess.run([*command[:-1], "--wait=500ms"], capture_output=True, text=True, timeout=30)
+            )
+            assert done.returncode == 0, done
+            assert done.stdout.splitlines()[1] == "calls still run; running: 1, waiting: 0, open sessions: 0"
+            assert time.monotonic() - began < 2
         assert (await asked(f"{admin}/readyz"))[0] == 503
         # It is still served.
         assert outcome((await in_thread(lambda: Caller(url).run("print(1)")))[0]) == (200, "ran")

@@ -163,6 +163,8 @@ def test_a_pod_has_the_memory_and_the_time_that_its_configuration_takes():
     assert container["resources"]["requests"]["memory"] == container["resources"]["limits"]["memory"]
     assert float(container["resources"]["requests"]["cpu"]) >= written["requests"]["maxRunning"] * written["defaultCpus"]
     seconds = sum(int(written["http"][key].removesuffix("s")) for key in ("drainNotice", "drain"))
+    (waits,) = [it for it in container["lifecycle"]["preStop"]["exec"]["command"] if it.startswith("--wait")]
+    seconds += int(re.fullmatch(r"--wait=(\d+)s", waits)[1])
     assert pod["terminationGracePeriodSeconds"] >= seconds + 15
 
 

@@ -6,8 +6,11 @@ A program has no network and leaves nothing, so it may be sent again whenever it
 import http.client
 import json
 import random
+import socket
+import threading
 import time
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 # What an answer may take beyond the time of the program: the queue and the sandbox.
@@ -114,10 +117,14 @@ def _read(text, address):
 def _post(address, path, body, timeout, token):
     place = urlsplit(address)
     kind = http.client.HTTPSConnection if place.scheme == "https" else http.client.HTTPConnection
-    connection = kind(place.hostname, place.port, timeout=min(CONNECT_S, timeout))
+    connection, ending = kind(place.hostname, place.port, timeout=min(CONNECT_S, timeout)), None
     try:
         connection.connect()
         connection.sock.settimeout(timeout)
+        # A timeout of the socket is that of one read, and an answer could come byte by byte.
+        ending = threading.Timer(timeout, _end, (connection.sock,))
+        ending.daemon = True
+        ending.start()
         headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
         connection.request("POST", path, body, headers)
         answer = connection.getresponse()
@@ -126,4 +133,30 @@ def _post(address, path, body, timeout, token):
             raise http.client.HTTPException("the answer is too long")
         return answer.status, answer.headers, content
     finally:
+        if ending:
+            ending.cancel()
         connection.close()
+
+
+def _end(connected):
+    try:
+        socket.socket.shutdown(connected, socket.SHUT_RDWR)
+    except OSError:
+        # It has ended just now.
+        return
+
+
+def host_of(address):
+    """The host of an address, or None if it is no address."""
+    try:
+        return urlsplit(address).hostname
+    except (ValueError, AttributeError):
+        return None
+
+
+def is_loopback(host):
+    """Whether it is the machine of the process that asks."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

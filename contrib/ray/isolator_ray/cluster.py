@@ -9,8 +9,8 @@ import ray
 from ray.util import get_node_ip_address, list_named_actors
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from .client import run_on
-from .server import Server
+from .client import host_of, is_loopback, run_on
+from .server import STOP_S, Server
 
 NAMESPACE = "isolator"
 PREFIX = "isolator-"
@@ -46,20 +46,18 @@ def start(command=("isolator",), address=None, host="127.0.0.1", config=None, en
     """
     options = {"command": list(command), "address": address, "host": host, "config": config, "environment": environment}
     actor = ray.remote(num_cpus=0, max_restarts=-1, max_concurrency=4)(NodeActor)
-    for node in ray.nodes():
-        if node["Alive"]:
-            actor.options(
-                name=PREFIX + node["NodeID"],
-                namespace=NAMESPACE,
-                lifetime="detached",
-                get_if_exists=True,
-                scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False),
-            ).remote(options)
+    for node in _alive():
+        actor.options(
+            name=PREFIX + node,
+            namespace=NAMESPACE,
+            lifetime="detached",
+            get_if_exists=True,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
+        ).remote(options)
     until = time.monotonic() + within
     while True:
         found = states()
-        alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
-        missing = alive - {state["node"] for state in found if state["healthy"]}
+        missing = set(_alive()) - {state["node"] for state in found if state["healthy"]}
         if not missing:
             return found
         if time.monotonic() >= until:
@@ -68,28 +66,45 @@ def start(command=("isolator",), address=None, host="127.0.0.1", config=None, en
         time.sleep(0.2)
 
 
+def _alive():
+    """The nodes of the cluster, by their ids."""
+    return {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
+
+
 def states():
     """The state of each node's Isolator, as far as its actor answers."""
-    names = [found["name"] for found in list_named_actors(all_namespaces=True) if found["namespace"] == NAMESPACE]
-    asked = []
-    for name in names:
-        if name.startswith(PREFIX):
+    nodes = _alive()
+    asked = {}
+    for found in list_named_actors(all_namespaces=True):
+        node = found["name"].removeprefix(PREFIX)
+        if found["namespace"] == NAMESPACE and found["name"] == PREFIX + node and node in nodes:
             try:
-                asked.append(ray.get_actor(name, namespace=NAMESPACE).state.remote())
+                asked[ray.get_actor(found["name"], namespace=NAMESPACE).state.remote()] = nodes[node]
             except ValueError:
                 # It has ended since.
                 continue
     if not asked:
         return []
-    answered, _ = ray.wait(asked, num_returns=len(asked), timeout=ANSWERED_S)
+    answered, _ = ray.wait(list(asked), num_returns=len(asked), timeout=ANSWERED_S)
     found = []
     for answer in answered:
         try:
-            found.append(ray.get(answer))
+            found.append(_checked(ray.get(answer), asked[answer]))
         except ray.exceptions.RayError:
             # Its node is lost, or it is being started again.
             continue
     return found
+
+
+def _checked(state, node):
+    """What the actor of a node has answered. Programs and tokens go to the address in it, so that has to be on the node."""
+    state = state | {"node": node["NodeID"], "ip": node["NodeManagerAddress"]}
+    host = host_of(state["address"])
+    own = (node["NodeManagerAddress"], node.get("NodeManagerHostname"))
+    if state["address"] and not (host and (host in own or is_loopback(host))):
+        reason = f"its address {state['address']!r} is not on its node {own[0]}"
+        state |= {"address": None, "healthy": False, "load": None, "reason": reason}
+    return state
 
 
 def stop():
@@ -97,7 +112,7 @@ def stop():
     for found in list_named_actors(all_namespaces=True):
         if found["namespace"] == NAMESPACE and found["name"].startswith(PREFIX):
             actor = ray.get_actor(found["name"], namespace=NAMESPACE)
-            ray.wait([actor.stop.remote()], timeout=ANSWERED_S * 4)
+            ray.wait([actor.stop.remote()], timeout=STOP_S + 2 * ANSWERED_S)
             ray.kill(actor)
     _known.forget()
 
@@ -106,21 +121,30 @@ class _Known:
     """What this process knows of the nodes."""
 
     def __init__(self):
-        self.lock = threading.Lock()
+        self.asking = threading.Lock()
         self.states = []
         self.until = 0.0
 
     def forget(self):
-        self.until = 0.0
+        self.states, self.until = [], 0.0
 
     def addresses(self):
         """The addresses to ask: that of this node, and the others in a random order, those without load first."""
-        with self.lock:
-            if time.monotonic() >= self.until:
-                self.states = states()
-                self.until = time.monotonic() + KNOWN_S
-            known = [state for state in self.states if state["address"]]
+        known = self.states
+        # One thread asks anew. The others wait for it only if they know nothing.
+        if time.monotonic() >= self.until and self.asking.acquire(blocking=not known):
+            try:
+                if time.monotonic() >= self.until:
+                    self.states = states()
+                    self.until = time.monotonic() + KNOWN_S
+                known = self.states
+            finally:
+                self.asking.release()
         own = ray.get_runtime_context().get_node_id()
+        # At 127.0.0.1 there is another process on each machine.
+        ip = next((state["ip"] for state in known if state["node"] == own), None)
+        known = [state for state in known if state["address"]]
+        known = [state for state in known if state["ip"] == ip or not is_loopback(host_of(state["address"]))]
         random.shuffle(known)
         known.sort(key=lambda state: (state["node"] != own, not state["healthy"], (state["load"] or 0) >= 1))
         return [state["address"] for state in known]

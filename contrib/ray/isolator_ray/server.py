@@ -17,6 +17,7 @@ LOOK_S = 0.1
 PAUSE_S = (0.2, 10)
 HEALTH_S = 2
 STOP_S = 30
+MOST_LOG = 4 << 20
 PR_SET_PDEATHSIG = 1
 
 SETTINGS = {"apis": {"sandboxFusion": {}}}
@@ -50,7 +51,7 @@ class Server:
     def stop(self):
         self.stopping.set()
         if self.thread:
-            self.thread.join(STOP_S)
+            self.thread.join(STOP_S + HEALTH_S)
 
     def _keep(self):
         pause = PAUSE_S[0]
@@ -73,7 +74,9 @@ class Server:
                 json.dump(SETTINGS, file)
         log = os.path.join(self.folder.name, "log")
         command = [*self.command, "--config", config, "serve", "--http", f"{self.host}:0", "--admin", "127.0.0.1:0", "--no-socket"]
-        with open(log, "w") as written:
+        open(log, "w").close()
+        # It appends, so that the file can be emptied.
+        with open(log, "a") as written:
             self.process = process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stderr=written, env=self.environment, preexec_fn=_end_with_parent
             )
@@ -85,6 +88,8 @@ class Server:
                     admin, url = re.search(r'admin="([^"]+)"', said), re.search(r'listening.*url="([^"]+)/mcp"', said)
                     self.admin = admin and admin[1]
                     self.address = url and url[1]
+                elif os.path.getsize(log) > MOST_LOG:
+                    os.truncate(log, 0)
                 time.sleep(LOOK_S)
             if not self.stopping.is_set():
                 with open(log, errors="replace") as file:

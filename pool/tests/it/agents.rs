@@ -114,7 +114,7 @@ async fn an_agent_that_does_not_answer_or_read_is_replaced() {
     for words in ["silence", "deaf"] {
         let began = Instant::now();
         assert!(is_lost(&session.stat(words).await, AgentLoss::Late), "{words}");
-        assert!((secs(29)..secs(32)).contains(&began.elapsed()), "{:?}", began.elapsed());
+        assert!((secs(59)..secs(62)).contains(&began.elapsed()), "{:?}", began.elapsed());
         assert!(session.stat("entry").await.is_ok());
     }
     // A process that never reads its input does not make the agent late.

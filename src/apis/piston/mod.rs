@@ -6,11 +6,12 @@ mod version;
 
 use axum::Router;
 use axum::http::StatusCode;
+use axum::middleware::from_fn;
 use axum::response::Response;
 use axum::routing::{get, post};
 
 pub(super) use self::runtimes::Versions;
-use super::programs::ProgramsApi;
+use super::programs::{ProgramsApi, busy_status};
 use super::{Apis, Protocol};
 use crate::result::context::ArgumentNames;
 
@@ -35,7 +36,8 @@ const NAMES: ArgumentNames = ArgumentNames {
 
 /// Its paths.
 pub(super) fn route(apis: &Apis) -> Router {
-    let (execute, runtimes) = (post(execute::execute), get(runtimes::runtimes));
+    let execute = post(execute::execute).layer(from_fn(busy_status));
+    let runtimes = get(runtimes::runtimes).layer(from_fn(busy_status));
     Router::new()
         .route("/api/v2/execute", execute::EXECUTE.observed(apis, execute))
         .route("/api/v2/runtimes", runtimes::RUNTIMES.observed(apis, runtimes))

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::http::StatusCode;
+use axum::middleware::from_fn;
 use axum::response::Response;
 use axum::routing::post;
 use base64::Engine as _;
@@ -19,7 +20,7 @@ use isolator_pool::run::workspace::below;
 use serde::Serialize;
 use serde_json::json;
 
-use super::programs::ProgramsApi;
+use super::programs::{ProgramsApi, busy_status};
 use super::unserved::Unserved;
 use super::{Apis, Protocol, answer};
 use crate::request::arguments::{AdditionalFile, Encoding, InvalidArgument};
@@ -49,7 +50,8 @@ const CLIENT_GRACE: Duration = Duration::from_secs(10);
 
 /// Its paths.
 pub(super) fn route(apis: &Apis) -> Router {
-    let (run_code, run_jupyter) = (post(run_code::run_code), post(jupyter::run_jupyter));
+    let run_code = post(run_code::run_code).layer(from_fn(busy_status));
+    let run_jupyter = post(jupyter::run_jupyter).layer(from_fn(busy_status));
     Router::new()
         .route("/run_code", run_code::RUN_CODE.observed(apis, run_code))
         .route("/run_jupyter", jupyter::RUN_JUPYTER.observed(apis, run_jupyter))

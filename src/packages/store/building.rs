@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::fs::{self, File};
+use std::io::Write as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use super::measure::Growth;
 use super::removal::{BUILDING_LOCK, remove_folder, remove_or_warn};
 use super::tree::{self, TreeEntry};
 use super::{AtPath as _, Store, StoreError, StoredSet, new_name, remove_file, text_of};
+use crate::reread::Version;
 
 /// The folder that becomes the set.
 const SET: &str = "set";
@@ -186,13 +188,17 @@ impl Building {
         write(super::MANIFEST, manifest.as_bytes())?;
         write(super::USED, b"")?;
         let text = text_of(set, &manifest);
-        write(super::SET_FILE, text.as_bytes())?;
+        let path = new.join(super::SET_FILE);
+        let mut set_file = File::create_new(&path).at(&path)?;
+        set_file.write_all(text.as_bytes()).at(&path)?;
         if let Some(key) = &self.store.key {
             key.seal(&new, text.as_bytes())?;
         }
         // After a power cut the set is there as a whole or not at all.
         let folder = File::open(&new).at(&new)?;
         syncfs(&folder).at(&new)?;
+        // Of the file that was written here: what another process may put in its place is verified before it is used.
+        let version = Version::of(&set_file.metadata().at(&path)?);
         let place = self.store.set_folder(&set.hash)?;
         let all = self.store.lock_all()?;
         if place.join(super::SET_FILE).exists() {
@@ -200,7 +206,7 @@ impl Building {
         }
         fs::rename(&new, &place).at(&place)?;
         drop(all);
-        self.store.mark_verified(&set.hash);
+        self.store.mark_verified(&set.hash, version);
         Ok(())
     }
 }

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// An operation of the store that failed.
 #[derive(Debug, thiserror::Error)]
@@ -13,6 +14,12 @@ pub(crate) enum StoreError {
     /// Processes use the set.
     #[error("the set {0} is in use")]
     InUse(String),
+    /// Another process has a lock that each has only briefly.
+    #[error(
+        "{}: another process has had this lock for {}: it hangs or is stopped, on this or another node; end it, and try again",
+        path.display(), crate::duration::shown(*wait)
+    )]
+    Locked { path: PathBuf, wait: Duration },
     /// A file of the set was changed since it was built.
     #[error(
         "the set {hash} was changed since it was built ({what}): remove it with `isolator packages rm {hash}`"

@@ -20,6 +20,7 @@
 mod building;
 mod cache;
 mod error;
+mod locks;
 mod measure;
 mod removal;
 mod seal;
@@ -27,8 +28,8 @@ pub(crate) mod tree;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::{self, File};
-use std::io;
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::io::{self, Read as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
@@ -36,8 +37,7 @@ use std::time::{Duration, SystemTime};
 use isolator_pool::engine::preload::Interpreter;
 use isolator_pool::lock::lock;
 use isolator_pool::packages::PackageSet;
-use rustix::fs::{FlockOperation, flock};
-use rustix::io::{Errno, retry_on_intr};
+use rustix::fs::{FlockOperation, OFlags};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
@@ -58,6 +58,13 @@ const FILES: &str = "files";
 const SET_FILE: &str = "set.json";
 const MANIFEST: &str = "manifest";
 const USED: &str = "used";
+
+/// Flags with which files of the store are opened: it follows no link, and waits for no other end of a pipe.
+const PLAIN: i32 = OFlags::NOFOLLOW.union(OFlags::NONBLOCK).bits().cast_signed();
+
+/// Most bytes of a `set.json`, and of a list of files, which has more than the longest paths and the hashes of the most files.
+const MAX_SET_FILE: u64 = 4 << 20;
+const MAX_MANIFEST: u64 = 256 << 20;
 
 /// The minimum time between two uses that are noted.
 const USES_APART: Duration = Duration::from_secs(30);
@@ -193,6 +200,13 @@ impl Store {
     pub(crate) fn hold(&self, set: &StoredSet) -> Result<Arc<PackageSet>, StoreError> {
         let folder = self.set_folder(&set.hash)?;
         let (held, version) = self.take(&set.hash, FlockOperation::LockShared)?;
+        // Sandboxes see what is below this path, so none of it may be a link.
+        for part in [folder.clone(), folder.join(FILES)] {
+            if !fs::symlink_metadata(&part).at(&part)?.is_dir() {
+                let what = "its folder is a link".to_owned();
+                return Err(StoreError::Changed { hash: set.hash.clone(), what });
+            }
+        }
         let verified = {
             let mut all = lock(&self.verified);
             Arc::clone(all.entry((set.hash.clone(), version)).or_default())
@@ -224,12 +238,10 @@ impl Store {
             operation,
             FlockOperation::LockExclusive | FlockOperation::NonBlockingLockExclusive
         );
-        let file = File::options().read(true).write(is_exclusive).open(&path).map_err(failed)?;
-        match retry_on_intr(|| flock(&file, operation)) {
-            Ok(()) => {}
-            Err(Errno::WOULDBLOCK) => return Err(StoreError::InUse(hash.to_owned())),
-            Err(error) => return Err(StoreError::io(&path, error.into())),
-        }
+        let mut options = File::options();
+        let file = options.read(true).write(is_exclusive).custom_flags(PLAIN).open(&path);
+        let file = file.map_err(failed)?;
+        locks::take(&file, &path, operation, hash)?;
         // It may have been removed before it was locked.
         let locked = file.metadata().map_err(failed)?;
         if fs::metadata(&path).map_err(failed)?.ino() == locked.ino() {
@@ -239,12 +251,9 @@ impl Store {
         }
     }
 
-    /// Remembers that a set was verified when it was built.
-    fn mark_verified(&self, hash: &str) {
-        if let Ok(metadata) = fs::metadata(self.lock_file(hash)) {
-            lock(&self.verified)
-                .insert((hash.to_owned(), Version::of(&metadata)), Arc::new(Mutex::new(true)));
-        }
+    /// Remembers that the set with this version of its file was verified when it was built.
+    fn mark_verified(&self, hash: &str, version: Version) {
+        lock(&self.verified).insert((hash.to_owned(), version), Arc::new(Mutex::new(true)));
     }
 
     /// Whether a process holds the set, this one or another.
@@ -290,24 +299,40 @@ impl Store {
 
     fn lock_file_of(&self, name: &str, operation: FlockOperation) -> Result<File, StoreError> {
         let path = self.folder.join(name);
-        let file = File::options().create(true).append(true).open(&path).at(&path)?;
-        match retry_on_intr(|| flock(&file, operation)) {
-            Ok(()) => Ok(file),
-            Err(Errno::WOULDBLOCK) => Err(StoreError::InUse(name.to_owned())),
-            Err(error) => Err(StoreError::io(&path, error.into())),
-        }
+        let mut options = File::options();
+        let file = options.create(true).append(true).custom_flags(PLAIN).open(&path).at(&path)?;
+        locks::take(&file, &path, operation, name)?;
+        Ok(file)
     }
 }
 
 /// Reads a `set.json`; `None` if there is none.
 fn read_set<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, StoreError> {
-    let text = match fs::read(path) {
+    let text = match read_plain(path, MAX_SET_FILE) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(StoreError::io(path, error)),
     };
     let parsed = serde_json::from_slice(&text);
     parsed.map(Some).map_err(|error| StoreError::io(path, io::Error::other(error)))
+}
+
+/// The errors of a file that is another kind of file, or too long.
+const NOT_PLAIN: [io::ErrorKind; 2] = [io::ErrorKind::InvalidData, io::ErrorKind::FileTooLarge];
+
+/// Reads a plain file of at most `most` bytes. Other processes that write to the volume may put there something else.
+fn read_plain(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    let file = File::options().read(true).custom_flags(PLAIN).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "this is not a plain file"));
+    }
+    let mut content = Vec::new();
+    file.take(most + 1).read_to_end(&mut content)?;
+    if content.len() as u64 > most {
+        let message = format!("the file has more than {most} bytes");
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, message));
+    }
+    Ok(content)
 }
 
 /// The content of a `set.json`, with the hash of the list of the set's files.
@@ -321,7 +346,7 @@ fn text_of(set: &StoredSet, manifest: &str) -> String {
 fn verify(folder: &Path, set: &StoredSet, key: Option<&StoreKey>) -> Result<(), StoreError> {
     let changed = |what: String| StoreError::Changed { hash: set.hash.clone(), what };
     let path = folder.join(SET_FILE);
-    let content = match fs::read(&path) {
+    let content = match read_plain(&path, MAX_SET_FILE) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             return Err(StoreError::NoSuchSet(set.hash.clone()));
         }
@@ -340,10 +365,13 @@ fn verify(folder: &Path, set: &StoredSet, key: Option<&StoreKey>) -> Result<(), 
     let file: Result<ManifestHash, _> = serde_json::from_slice(&content);
     let file = file.map_err(|error| StoreError::io(&path, io::Error::other(error)))?;
     let path = folder.join(MANIFEST);
-    let manifest = fs::read_to_string(&path).at(&path)?;
-    if hash_of(manifest.as_bytes()) != file.manifest {
-        return Err(changed("its list of files is another".to_owned()));
-    }
+    let manifest = match read_plain(&path, MAX_MANIFEST).map(String::from_utf8) {
+        Ok(Ok(manifest)) if hash_of(manifest.as_bytes()) == file.manifest => manifest,
+        Err(error) if !NOT_PLAIN.contains(&error.kind()) => {
+            return Err(StoreError::io(&path, error));
+        }
+        _ => return Err(changed("its list of files is another".to_owned())),
+    };
     let files = folder.join(FILES);
     let entries = match tree::entries(&files) {
         Ok(entries) => entries,

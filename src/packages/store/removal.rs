@@ -10,7 +10,6 @@ use std::time::Duration;
 use isolator_pool::folders;
 use isolator_pool::lock::lock;
 use rustix::fs::{FlockOperation, flock};
-use rustix::io::Errno;
 
 use super::{AtPath as _, Store, StoreError, new_name};
 
@@ -77,15 +76,23 @@ impl Store {
         let building = self.folder.join("building");
         for entry in fs::read_dir(&building).at(&building)? {
             let path = entry.at(&building)?.path();
-            // A process that makes such a folder holds the lock of the store until it has locked the folder.
-            let is_alive = File::open(path.join(BUILDING_LOCK)).is_ok_and(|own| {
-                flock(&own, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK)
-            });
-            if !is_alive {
+            if !is_alive(&path.join(BUILDING_LOCK)) {
                 move_away(&path);
             }
         }
         moved
+    }
+}
+
+/// Whether a process may still build in the folder with this lock. A process that makes such a folder holds the lock of the store
+/// until it has locked the folder. Only a lock that is free, or missing, shows that its process is dead: another failure does not.
+fn is_alive(path: &Path) -> bool {
+    // On NFS, only a file that can be written can be locked for one process alone.
+    match File::options().read(true).write(true).open(path) {
+        Ok(own) => flock(&own, FlockOperation::NonBlockingLockExclusive).is_err(),
+        Err(error) => {
+            ![io::ErrorKind::NotFound, io::ErrorKind::NotADirectory].contains(&error.kind())
+        }
     }
 }
 

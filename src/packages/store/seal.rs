@@ -1,5 +1,5 @@
-//! The seal of a set: a node that has the key of the nodes takes only sets that another one with it has built, whoever else can write
-//! to the volume.
+//! The seal of a set: a node that has the key of the nodes takes only sets that another one with it has built. It tells sets of other
+//! keys apart. It is no wall against a process that writes to the volume while a node builds there, or after a set was verified.
 
 use std::fs;
 use std::io;
@@ -7,7 +7,7 @@ use std::path::Path;
 
 use ring::hmac;
 
-use super::{AtPath as _, StoreError};
+use super::{AtPath as _, NOT_PLAIN, StoreError, read_plain};
 use crate::hex::{hex, unhex};
 use crate::nodes_key::{self, KeyError};
 
@@ -40,21 +40,13 @@ impl StoreKey {
     /// Whether the folder has the seal of a `set.json` with this content.
     pub(super) fn is_sealed(&self, folder: &Path, content: &[u8]) -> Result<bool, StoreError> {
         let path = folder.join(SEAL);
-        let text = match fs::metadata(&path) {
-            Ok(metadata) if metadata.len() > MAX_BYTES || !metadata.is_file() => return Ok(false),
-            Ok(_) => fs::read_to_string(&path),
-            Err(error) => Err(error),
-        };
-        match text {
+        match read_plain(&path, MAX_BYTES) {
             Ok(text) => {
-                Ok(unhex(&text).is_some_and(|seal| hmac::verify(&self.0, content, &seal).is_ok()))
+                let seal = std::str::from_utf8(&text).ok().and_then(unhex);
+                Ok(seal.is_some_and(|seal| hmac::verify(&self.0, content, &seal).is_ok()))
             }
-            Err(error)
-                if [io::ErrorKind::NotFound, io::ErrorKind::InvalidData]
-                    .contains(&error.kind()) =>
-            {
-                Ok(false)
-            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) if NOT_PLAIN.contains(&error.kind()) => Ok(false),
             Err(error) => Err(StoreError::io(&path, error)),
         }
     }

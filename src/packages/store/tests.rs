@@ -97,6 +97,16 @@ fn a_changed_set_is_not_used() {
     assert!(fresh().hold(&set).is_ok());
     fs::write(folder.path().join("sets").join(HASH).join(MANIFEST), "").unwrap();
     assert!(what(&fresh()).contains("list of files"));
+    // A file without end, and a link in the place of a folder.
+    let list = folder.path().join("sets").join(HASH).join(MANIFEST);
+    File::create(&list).unwrap().set_len(MAX_MANIFEST + 1).unwrap();
+    assert!(what(&fresh()).contains("list of files"));
+    let (moved, verified) = (folder.path().join("moved"), fresh());
+    fs::rename(&files, &moved).unwrap();
+    symlink(&moved, &files).unwrap();
+    assert!(what(&verified).contains("a link"));
+    fs::remove_file(&files).unwrap();
+    fs::rename(&moved, &files).unwrap();
     // Removed and built again, it is looked at again.
     assert!(store.remove(HASH).unwrap());
     publish(&store);
@@ -113,8 +123,11 @@ fn builds_of_dead_processes_are_removed_and_others_stay() {
     fs::create_dir_all(folder.path().join("building/2-dead/set/files")).unwrap();
     fs::write(folder.path().join("building/2-dead/lock"), "").unwrap();
     fs::create_dir_all(folder.path().join("removed/3-dead/files")).unwrap();
+    // It can't be seen whether this one is alive.
+    fs::create_dir_all(folder.path().join("building/4-unknown/lock")).unwrap();
     drop(Store::open(folder.path(), None).unwrap());
-    assert_eq!((count(folder.path(), "building"), count(folder.path(), "removed")), (1, 0));
+    assert_eq!((count(folder.path(), "building"), count(folder.path(), "removed")), (2, 0));
+    fs::remove_dir_all(folder.path().join("building/4-unknown")).unwrap();
     drop(alive);
     assert_eq!((count(folder.path(), "building"), count(folder.path(), "removed")), (0, 0));
 }

@@ -1,6 +1,6 @@
 //! The journals that this node keeps on the server, and which of them go when they take too much.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use isolator_pool::pool::admission::Client;
 use tokio::time::Instant;
@@ -15,6 +15,8 @@ pub(super) struct Kept {
     bytes: HashMap<Client, usize>,
     all: usize,
     writings: u64,
+    /// Those that have to be removed there.
+    leaving: HashSet<String>,
 }
 
 struct Entry {
@@ -29,12 +31,20 @@ struct Entry {
 impl Kept {
     /// For up to `max` bytes.
     pub(super) fn new(max: usize) -> Self {
-        Self { max, journals: HashMap::new(), bytes: HashMap::new(), all: 0, writings: 0 }
+        Self {
+            max,
+            journals: HashMap::new(),
+            bytes: HashMap::new(),
+            all: 0,
+            writings: 0,
+            leaving: HashSet::new(),
+        }
     }
 
     /// Notes that a journal was written.
     pub(super) fn note(&mut self, name: String, bytes: usize, client: &Client, until: Instant) {
         self.forget(&name);
+        self.leaving.remove(&name);
         let bytes = bytes + OVERHEAD;
         self.writings += 1;
         self.all += bytes;
@@ -55,11 +65,21 @@ impl Kept {
     }
 
     /// The journals that must be removed so that the others have room: of the client with the most bytes, those that were written
-    /// longest ago. They are forgotten. Some more go at once, so that this is rare.
+    /// longest ago. They stay among those until [`Self::are_removed`]. Some more go at once, so that this is rare.
     pub(super) fn make_room(&mut self) -> Vec<String> {
-        if self.all <= self.max {
-            return Vec::new();
+        if self.all > self.max {
+            let removed = self.forget_oldest();
+            self.leaving.extend(removed);
         }
+        self.leaving.iter().cloned().collect()
+    }
+
+    /// Notes that the server has removed the journals that have to go.
+    pub(super) fn are_removed(&mut self) {
+        self.leaving.clear();
+    }
+
+    fn forget_oldest(&mut self) -> Vec<String> {
         let now = Instant::now();
         let expired = self.journals.iter().filter(|(_, entry)| entry.until <= now);
         let expired: Vec<_> = expired.map(|(name, _)| name.clone()).collect();
@@ -107,11 +127,16 @@ mod tests {
         kept.note("00".to_owned(), OVERHEAD, &one, until);
         assert!(kept.make_room().is_empty());
         kept.note("99".to_owned(), OVERHEAD, &one, until);
-        let removed = kept.make_room();
+        let mut removed = kept.make_room();
+        removed.sort_unstable();
         assert!(
             removed.first().is_some_and(|name| name == "01") && removed.len() < 20,
             "{removed:?}"
         );
+        // Until the server has removed them, unless they are written again meanwhile.
+        kept.note("01".to_owned(), 0, &one, until);
+        assert_eq!(kept.make_room().len(), removed.len() - 1);
+        kept.are_removed();
         assert!(!removed.iter().any(|name| name == "theirs" || name == "00" || name == "99"));
         assert!(kept.make_room().is_empty());
         // Those that have expired are not removed again.

@@ -11,9 +11,12 @@ mod stored;
 mod valkey;
 mod writer;
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, Weak};
+use std::time::SystemTime;
 
 use isolator_pool::error_chain::error_chain;
+use isolator_pool::lock::lock;
 use isolator_pool::pool::admission::Client;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -28,6 +31,7 @@ pub(super) use self::writer::Published;
 use self::writer::Writer;
 use super::OpenSession;
 use crate::config::{JournalsConfig, SessionsConfig};
+use crate::node::is_handle;
 use crate::nodes_key::{self, KeyError};
 
 /// How many journals are read at once. Others wait.
@@ -70,10 +74,26 @@ struct Shared {
     /// Bytes of a journal that are read.
     most: usize,
     reads: Semaphore,
+    /// The clients for which journals are read now.
+    turns: Mutex<HashMap<Client, Weak<tokio::sync::Mutex<()>>>>,
     writer: Writer,
     tasks: TaskTracker,
     closing: CancellationToken,
     config: JournalsConfig,
+}
+
+impl Shared {
+    /// The lock of a client, which it has while a journal is read for it.
+    fn turn_of(&self, client: &Client) -> Arc<tokio::sync::Mutex<()>> {
+        let mut turns = lock(&self.turns);
+        turns.retain(|_, turn| turn.strong_count() > 0);
+        if let Some(turn) = turns.get(client).and_then(Weak::upgrade) {
+            return turn;
+        }
+        let turn = Arc::default();
+        turns.insert(client.clone(), Arc::downgrade(&turn));
+        turn
+    }
 }
 
 impl Journals {
@@ -97,6 +117,7 @@ impl Journals {
             valkey,
             most,
             reads: Semaphore::new(READS),
+            turns: Mutex::default(),
             writer: Writer::new(most, config.max.as_usize()),
             tasks: TaskTracker::new(),
             closing: CancellationToken::new(),
@@ -141,11 +162,17 @@ impl Journals {
         handle: &str,
     ) -> Result<Option<KeptJournal>, ReadError> {
         let Some(shared) = &self.0 else { return Ok(None) };
+        // The server is not asked for what no node has made.
+        if !is_handle(handle) {
+            return Ok(None);
+        }
         let Some(key) = shared.key.of_session(client, handle) else { return Ok(None) };
         let timeout = shared.config.timeout;
-        let turn = tokio::time::timeout(timeout, shared.reads.acquire()).await;
-        // It is never closed.
-        let _turn = turn.map_err(|_| ValkeyError::Timeout(timeout))?;
+        // One at a time for each client, so that none keeps the others out.
+        let own = shared.turn_of(client);
+        let turns = async { (own.lock().await, shared.reads.acquire().await) };
+        let turns = tokio::time::timeout(timeout, turns).await;
+        let _turns = turns.map_err(|_| ValkeyError::Timeout(timeout))?;
         let most = shared.most.saturating_mul(LIST_BYTES_PER_BYTE).min(MAX_LIST_BYTES);
         let records = shared.valkey.records(&key.name, most).await.inspect_err(|error| {
             tracing::warn!(error = error_chain(error), "a journal could not be read");
@@ -161,7 +188,7 @@ impl Journals {
                 generation = Some(found);
                 opened.push(content);
             }
-            Ok(stored::restore(opened, most)?)
+            Ok(stored::restore(opened, most, SystemTime::now())?)
         });
         let read = read.await.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
         read.map(Some).inspect_err(|error: &ReadError| {

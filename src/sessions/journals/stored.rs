@@ -2,7 +2,7 @@
 //! further one the steps that came after.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -27,6 +27,9 @@ pub(crate) enum RecordError {
     Json(#[from] serde_json::Error),
     #[error("the first record of the journal is missing")]
     NoBeginning,
+    /// The server was asked to remove it then, or shows a copy of an earlier time.
+    #[error("the journal was to be kept until a time that is over")]
+    Expired,
 }
 
 /// A record: the steps, and before the first ones what the session was.
@@ -42,6 +45,15 @@ struct Beginning {
     language: String,
     packages: Vec<String>,
     missing: u32,
+    /// When it expires, in seconds since 1970.
+    until: u64,
+}
+
+/// How far the clocks of nodes may differ, in seconds.
+const CLOCKS_DIFFER: u64 = 300;
+
+fn seconds(time: SystemTime) -> u64 {
+    time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -96,12 +108,13 @@ mod in_base64 {
 }
 
 impl Record {
-    /// The record of a whole journal.
-    pub(super) fn whole(language: &str, journal: &Journal) -> Self {
+    /// The record of a whole journal, which expires after this time from now on.
+    pub(super) fn whole(language: &str, journal: &Journal, keep: Duration) -> Self {
         let beginning = Beginning {
             language: language.to_owned(),
             packages: journal.packages().to_vec(),
             missing: journal.missing(),
+            until: seconds(SystemTime::now()).saturating_add(keep.as_secs()),
         };
         let steps = journal.entries().cloned().map(StoredStep::from).collect();
         Self { beginning: Some(beginning), steps }
@@ -129,16 +142,20 @@ impl Record {
     }
 }
 
-/// The journal that these records have, of which up to `most` bytes are read.
+/// The journal that these records have, of which up to `most` bytes are read, unless it has expired `now`.
 pub(super) fn restore(
     records: impl IntoIterator<Item = Vec<u8>>,
     most: usize,
+    now: SystemTime,
 ) -> Result<KeptJournal, RecordError> {
     let mut kept: Option<KeptJournal> = None;
     for bytes in records {
         let Record { beginning, steps } = serde_json::from_slice(&bytes)?;
         let kept = match (&mut kept, beginning) {
-            (kept @ None, Some(Beginning { language, packages, missing })) => {
+            (kept @ None, Some(Beginning { language, packages, missing, until })) => {
+                if until.saturating_add(CLOCKS_DIFFER) < seconds(now) {
+                    return Err(RecordError::Expired);
+                }
                 let journal = Journal::new(most).with_packages(packages).with_missing(missing);
                 kept.insert(KeptJournal { language, journal })
             }
@@ -214,6 +231,8 @@ impl From<StoredInput> for StepInput {
 mod tests {
     use super::*;
 
+    const KEEP: Duration = Duration::from_secs(60);
+
     fn journal() -> Journal {
         let mut journal = Journal::new(10_000).with_packages(vec!["text".to_owned()]);
         let file = SentFile { name: "a.bin".to_owned(), content: vec![0, 255, 7], append: true };
@@ -241,9 +260,10 @@ mod tests {
     #[test]
     fn a_journal_is_the_same_after_it_was_kept() {
         let journal = journal();
-        let whole = Record::whole("python", &journal).to_bytes().unwrap();
+        let whole = Record::whole("python", &journal, KEEP).to_bytes().unwrap();
         let last = Record::of_steps(journal.entries().skip(2).cloned()).to_bytes().unwrap();
-        let KeptJournal { language, journal: read } = restore([whole, last], 10_000).unwrap();
+        let KeptJournal { language, journal: read } =
+            restore([whole, last], 10_000, SystemTime::now()).unwrap();
         assert_eq!((language.as_str(), read.packages()), ("python", journal.packages()));
         let mut expected: Vec<_> = journal.entries().cloned().collect();
         expected.extend(expected.last().cloned());
@@ -253,21 +273,34 @@ mod tests {
     #[test]
     fn a_node_with_less_room_keeps_the_last_steps() {
         let journal = journal();
-        let whole = Record::whole("python", &journal).to_bytes().unwrap();
-        let read = restore([whole], 700).unwrap().journal;
+        let whole = Record::whole("python", &journal, KEEP).to_bytes().unwrap();
+        let read = restore([whole], 700, SystemTime::now()).unwrap().journal;
         assert_eq!(read.entries().map(|entry| entry.cell).collect::<Vec<_>>(), [3]);
         assert_eq!(read.missing(), 2);
     }
 
     #[test]
+    fn a_journal_that_has_expired_is_refused_also_if_the_server_shows_it() {
+        let whole = Record::whole("python", &journal(), KEEP).to_bytes().unwrap();
+        let after =
+            |time: Duration| restore([whole.clone()], 10_000, SystemTime::now() + time).is_ok();
+        // The clocks of nodes differ.
+        assert!(after(KEEP * 2));
+        assert!(!after(KEEP + Duration::from_secs(CLOCKS_DIFFER + 60)));
+    }
+
+    #[test]
     fn records_that_are_no_journal_are_refused() {
         let steps = Record::of_steps(journal().entries().cloned()).to_bytes().unwrap();
-        let whole = Record::whole("python", &journal()).to_bytes().unwrap();
+        let whole = Record::whole("python", &journal(), KEEP).to_bytes().unwrap();
         for records in [vec![], vec![steps], vec![whole.clone(), whole.clone()]] {
-            assert!(matches!(restore(records, 10_000), Err(RecordError::NoBeginning)));
+            assert!(matches!(
+                restore(records, 10_000, SystemTime::now()),
+                Err(RecordError::NoBeginning)
+            ));
         }
         for text in ["", "{}", "[]", "null", r#"{"steps": [{"cell": -1}]}"#] {
-            let read = restore([text.as_bytes().to_vec()], 10_000);
+            let read = restore([text.as_bytes().to_vec()], 10_000, SystemTime::now());
             assert!(matches!(read, Err(RecordError::Json(_))), "{text}");
         }
     }

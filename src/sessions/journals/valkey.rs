@@ -3,6 +3,7 @@
 
 use std::future::Future;
 use std::io;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -23,9 +24,14 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
 use crate::config::JournalServer;
+use crate::nodes_key::read_secret;
 
 /// Bytes that the server can send while a connection is made, and in answers to commands that only write.
 const SHORT: usize = 64 << 10;
+
+/// What each line break that the server sends counts for, beyond itself: the parser makes a value of this many bytes out of each, and
+/// a list of them that grows.
+const VALUE: usize = 128;
 
 /// Why a server can't be used with what is configured.
 #[derive(Debug, thiserror::Error)]
@@ -93,11 +99,18 @@ impl Valkey {
             login = login.set_username(user);
         }
         if let Some(path) = password {
-            let bytes = read(path)?;
+            let bytes = read_secret(path)
+                .map_err(|source| ServerError::Unreadable { path: path.into(), source })?;
             let password = std::str::from_utf8(bytes.trim_ascii()).ok();
             let password = password.filter(|it| !it.is_empty() && !it.contains('\n'));
             login =
                 login.set_password(password.ok_or_else(|| ServerError::NoPassword(path.into()))?);
+        }
+        if !server.has_tls && password.is_some() && !is_loopback(&server.host) {
+            tracing::warn!(
+                "sessions.journals.address: the password goes to another machine without TLS, so machines between them can read it; \
+                 use rediss://"
+            );
         }
         let tls = match server.has_tls {
             true => Some((connector(authorities)?, name_of(&server.host)?)),
@@ -117,7 +130,8 @@ impl Valkey {
         name: &str,
         most: usize,
     ) -> Result<Vec<Vec<u8>>, ValkeyError> {
-        let mut connection = self.connect_for(most.saturating_add(SHORT)).await?;
+        // Records are as random bytes, of which one in 256 is a line break.
+        let mut connection = self.connect_for(most.saturating_mul(2).saturating_add(SHORT)).await?;
         let mut command = redis::cmd("LRANGE");
         command.arg(name).arg(0).arg(-1);
         within(self.timeout, command.query_async(&mut connection.commands)).await
@@ -235,6 +249,10 @@ fn read(path: &Path) -> Result<Vec<u8>, ServerError> {
     std::fs::read(path).map_err(|source| ServerError::Unreadable { path: path.into(), source })
 }
 
+fn is_loopback(host: &str) -> bool {
+    host.parse().map_or(host == "localhost", |ip: IpAddr| ip.is_loopback())
+}
+
 fn name_of(host: &str) -> Result<ServerName<'static>, InvalidDnsNameError> {
     ServerName::try_from(host.to_owned())
 }
@@ -259,7 +277,7 @@ fn connector(authorities: Option<&Path>) -> Result<TlsConnector, ServerError> {
     Ok(Arc::new(config).into())
 }
 
-/// A stream of which only so many bytes are read.
+/// A stream of which only so many bytes are read, and only so many values.
 struct Bounded<S> {
     stream: S,
     /// Bytes that can still be read.
@@ -274,7 +292,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for Bounded<S> {
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
-        let bytes = buffer.filled().len() - before;
+        let read = &buffer.filled()[before..];
+        let breaks = read.iter().filter(|byte| **byte == b'\n').count();
+        let bytes = read.len() + breaks * VALUE;
         let left = self.allowance.load(Ordering::Relaxed).checked_sub(bytes);
         let Some(left) = left else {
             let message = "the server has sent more than it was asked for";
@@ -300,5 +320,25 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Bounded<S> {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncReadExt as _;
+
+    use super::*;
+
+    async fn read(sent: &[u8], allowance: usize) -> io::Result<usize> {
+        let allowance = Arc::new(AtomicUsize::new(allowance));
+        Bounded { stream: sent, allowance }.read_to_end(&mut Vec::new()).await
+    }
+
+    #[tokio::test]
+    async fn a_server_can_send_neither_more_bytes_nor_more_values_than_were_asked_for() {
+        let record: Vec<u8> = (0..=u8::MAX).cycle().take(1 << 20).collect();
+        assert_eq!(read(&record, 2 * record.len()).await.unwrap(), record.len());
+        assert!(read(&record, record.len() - 1).await.is_err());
+        assert!(read(&b"_\r\n".repeat(10_000), 1 << 20).await.is_err());
     }
 }

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -26,8 +26,9 @@ const BATCH: usize = 16;
 /// The shortest and the longest pause after a failure.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
 
-/// Bytes of the journals of sessions that have ended and wait to be written.
+/// Bytes of the sessions that have ended and whose journals wait to be written, and what each takes besides its journal.
 const MAX_ENDED: usize = 32 << 20;
+const ENDED_OVERHEAD: usize = 8 << 10;
 
 /// A journal that takes longer to be sealed than a task should run.
 const LARGE: usize = 256 << 10;
@@ -39,6 +40,8 @@ pub(in crate::sessions) struct Published {
     at: Option<Position>,
     place: Place,
     has_ended: bool,
+    /// Bytes with which it counts among those that have ended and wait in the line.
+    counted: Option<usize>,
     /// Whether the last writing has failed.
     has_failed: bool,
     /// Whether the client knows that.
@@ -83,12 +86,31 @@ pub(super) struct Writer {
     most: usize,
     /// Bytes of all journals on the server.
     max: usize,
-    line: Mutex<VecDeque<Arc<OpenSession>>>,
+    line: Mutex<Line>,
     wake: Notify,
     /// Whether the server did not answer the last time.
     is_away: AtomicBool,
     written: Count,
     failed: Count,
+}
+
+/// The sessions that wait, the first one first.
+#[derive(Default)]
+struct Line {
+    sessions: VecDeque<Arc<OpenSession>>,
+    /// Bytes of those that have ended.
+    ended_bytes: usize,
+}
+
+impl Line {
+    /// Counts a session that waits, if it has ended and is not yet counted.
+    fn count(&mut self, session: &OpenSession, published: &mut Published) {
+        if published.has_ended && published.counted.is_none() {
+            let bytes = lock(&session.journal).weight() + ENDED_OVERHEAD;
+            published.counted = Some(bytes);
+            self.ended_bytes += bytes;
+        }
+    }
 }
 
 impl Writer {
@@ -106,41 +128,66 @@ impl Writer {
 
     /// Puts a session into the line, in which it is once.
     pub(super) fn changed(&self, session: &Arc<OpenSession>, has_ended: bool) {
+        let mut line = lock(&self.line);
         let mut published = lock(&session.published);
         published.has_ended |= has_ended;
         match published.place {
             Place::Out => published.place = Place::Waiting,
+            Place::Waiting => {
+                line.count(session, &mut published);
+                drop(published);
+                return self.bound(&mut line);
+            }
             Place::Writing => {
                 published.place = Place::WritingAndWaiting;
                 return;
             }
-            Place::Waiting | Place::WritingAndWaiting => return,
+            Place::WritingAndWaiting => return,
         }
-        drop(published);
-        self.push(session);
+        self.push(line, session, published);
     }
 
-    fn push(&self, session: &Arc<OpenSession>) {
-        let mut line = lock(&self.line);
-        line.push_back(Arc::clone(session));
-        // Sessions that are open are few. Those that have ended would become ever more while the server is away.
-        let mut bytes = 0;
-        for at in (0..line.len()).rev() {
-            if lock(&line[at].published).has_ended {
-                bytes += lock(&line[at].journal).weight();
-                if bytes > MAX_ENDED {
-                    line.remove(at);
-                }
-            }
-        }
+    fn push(
+        &self,
+        mut line: MutexGuard<'_, Line>,
+        session: &Arc<OpenSession>,
+        mut published: MutexGuard<'_, Published>,
+    ) {
+        line.count(session, &mut published);
+        drop(published);
+        line.sessions.push_back(Arc::clone(session));
+        self.bound(&mut line);
         drop(line);
         self.wake.notify_one();
     }
 
+    /// Drops the sessions that have ended first, if those that have ended take too much. Those that are open are few.
+    fn bound(&self, line: &mut Line) {
+        let mut at = 0;
+        while line.ended_bytes > MAX_ENDED && at < line.sessions.len() {
+            let mut published = lock(&line.sessions[at].published);
+            let Some(bytes) = published.counted.take() else {
+                at += 1;
+                continue;
+            };
+            published.place = Place::Out;
+            drop(published);
+            line.ended_bytes -= bytes;
+            line.sessions.remove(at);
+            self.failed.add(1);
+        }
+    }
+
     fn take(&self) -> Vec<Arc<OpenSession>> {
         let mut line = lock(&self.line);
-        let length = line.len().min(BATCH);
-        line.drain(..length).collect()
+        let length = line.sessions.len().min(BATCH);
+        let batch: Vec<_> = line.sessions.drain(..length).collect();
+        for session in &batch {
+            let mut published = lock(&session.published);
+            published.place = Place::Writing;
+            line.ended_bytes -= published.counted.take().unwrap_or_default();
+        }
+        batch
     }
 
     /// Counts for operators: journals that were written, and failures.
@@ -246,6 +293,7 @@ async fn write(
             }
         }
     }
+    // If the server fails, they are removed after the next writing.
     let too_many = kept.make_room();
     if failure.is_none() && !too_many.is_empty() {
         tracing::info!(
@@ -253,6 +301,7 @@ async fn write(
             "journals are removed from their server to make room"
         );
         connection.remove(&too_many).await?;
+        kept.are_removed();
     }
     failure.map_or(Ok(()), Err)
 }
@@ -260,26 +309,26 @@ async fn write(
 impl Writer {
     fn has_written(&self, session: &Arc<OpenSession>, position: Position) {
         self.written.add(1);
+        let line = lock(&self.line);
         let mut published = lock(&session.published);
         published.at = Some(position);
         published.has_failed = false;
         published.is_told = false;
         let is_changed = published.place == Place::WritingAndWaiting;
         published.place = if is_changed { Place::Waiting } else { Place::Out };
-        drop(published);
         if is_changed {
-            self.push(session);
+            self.push(line, session, published);
         }
     }
 
     fn has_failed(&self, session: &Arc<OpenSession>) {
+        let line = lock(&self.line);
         let mut published = lock(&session.published);
         // It is not known what the server has.
         published.at = None;
         published.has_failed = true;
         published.place = Place::Waiting;
-        drop(published);
-        self.push(session);
+        self.push(line, session, published);
     }
 }
 
@@ -316,7 +365,7 @@ async fn write_one(
     let left = session.lifetime.oldest().saturating_duration_since(Instant::now());
     let left = if has_ended { Duration::ZERO } else { left };
     let keep = shared.config.keep_for.saturating_add(left);
-    let (change, progress) = change(session, at, shared.writer.most);
+    let (change, progress) = change(session, at, shared.writer.most, keep);
     let name = key.name.clone();
     let position = match change {
         Change::Whole(record) => write_whole(connection, &key, record, progress, keep).await,
@@ -336,7 +385,7 @@ async fn write_one(
     let position = match position {
         // It has expired there, or the server was started anew.
         Err(WriteError::Server(ValkeyError::Changed)) if at.is_some() => {
-            let (progress, record) = whole(session);
+            let (progress, record) = whole(session, keep);
             write_whole(connection, &key, record, progress, keep).await?
         }
         position => position?,
@@ -345,7 +394,12 @@ async fn write_one(
 }
 
 /// The change since a position.
-fn change(session: &OpenSession, at: Option<Position>, most: usize) -> (Change, (u64, u64)) {
+fn change(
+    session: &OpenSession,
+    at: Option<Position>,
+    most: usize,
+    keep: Duration,
+) -> (Change, (u64, u64)) {
     let journal = lock(&session.journal);
     let progress = journal.progress();
     let position = at.filter(|at| {
@@ -363,13 +417,13 @@ fn change(session: &OpenSession, at: Option<Position>, most: usize) -> (Change, 
         Some((position, steps)) => {
             (Change::Steps(position, Record::of_steps(steps.into_iter())), progress)
         }
-        None => (Change::Whole(Record::whole(&session.language.name, &journal)), progress),
+        None => (Change::Whole(Record::whole(&session.language.name, &journal, keep)), progress),
     }
 }
 
-fn whole(session: &OpenSession) -> ((u64, u64), Record) {
+fn whole(session: &OpenSession, keep: Duration) -> ((u64, u64), Record) {
     let journal = lock(&session.journal);
-    (journal.progress(), Record::whole(&session.language.name, &journal))
+    (journal.progress(), Record::whole(&session.language.name, &journal, keep))
 }
 
 async fn write_whole(

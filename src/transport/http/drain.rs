@@ -17,6 +17,13 @@ pub(crate) struct Draining {
     pub sessions: usize,
 }
 
+impl Draining {
+    /// Whether calls run or wait. Processes of E2B that no call waits for, and builds of packages, are none.
+    pub(crate) const fn has_calls(&self) -> bool {
+        self.running + self.waiting > 0
+    }
+}
+
 /// Gives the notice. A page in a browser is no operator: it could send this request to any machine that its user reaches.
 pub(super) fn answer(server: &Server, headers: &HeaderMap) -> Response {
     if headers.contains_key(ORIGIN) || headers.contains_key("sec-fetch-site") {

@@ -211,17 +211,12 @@ impl Guard {
         if opened.is_some() && !self.sessions.make_room(&client).await {
             let message =
                 "there are too many sessions, and all are in use; end those that you don't need";
-            return Err(busy(message).into());
+            return Err(unavailable(&body, message).into());
         }
         // The answer to a GET is a stream that has no end.
         let answer = is_post.then(|| self.answers.token());
         if self.closed.is_cancelled() {
-            let refused = Refused::ShuttingDown;
-            let mut response =
-                refusal(&body, &ErrorData::internal_error(refused.to_string(), None));
-            *response.status_mut() = refused.status();
-            refused.add_headers(response.headers_mut());
-            return Err(response.into());
+            return Err(unavailable(&body, &Refused::ShuttingDown.to_string()).into());
         }
         let gone = CancellationToken::new();
         let outcome = OutcomeSlot::default();
@@ -315,9 +310,13 @@ fn lost_session(lost: &LostHandle) -> Response {
     response
 }
 
-fn busy(message: &str) -> Response {
-    let retry = [(RETRY_AFTER, "1")];
-    (StatusCode::SERVICE_UNAVAILABLE, retry, format!("{message}\n")).into_response()
+/// The answer to a message that can't be served at this moment. It has the message's id, so that it also is an answer to the message
+/// where a load balancer, after its last try, gives it the status of one.
+fn unavailable(text: &[u8], message: &str) -> Response {
+    let mut response = refusal(text, &ErrorData::internal_error(message.to_owned(), None));
+    *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+    response.headers_mut().insert(RETRY_AFTER, 1.into());
+    response
 }
 
 /// The answer to a request.
@@ -376,5 +375,23 @@ impl Drop for Watched {
             }
             drop(used);
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_message_that_is_not_served_now_has_an_answer_with_its_identifier() {
+        let message = br#"{"jsonrpc": "2.0", "id": 7, "method": "initialize"}"#;
+        let response = unavailable(message, "all are in use");
+        assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(response.headers()[RETRY_AFTER], "1");
+        assert_eq!(response.headers()[CONTENT_TYPE], "application/json");
+        let body = axum::body::to_bytes(response.into_body(), 1000).await.unwrap();
+        let answer: serde_json::Value = serde_json::from_slice(&body).unwrap();
+        assert_eq!(answer["id"], 7);
+        assert_eq!(answer["error"]["message"], "all are in use");
     }
 }

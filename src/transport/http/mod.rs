@@ -181,6 +181,12 @@ impl Http {
         if certificate.is_none() && has_tokens && others.is_some() {
             tracing::warn!("without http.tls, tokens and programs cross the network unencrypted");
         }
+        if let (Some(node), false) = (config.node.node().name(), has_tokens) {
+            tracing::warn!(
+                %node,
+                "without http.tokens, a client is an address: all clients behind a load balancer share sessions, limits and answers"
+            );
+        }
         let listener = listen(addresses).await?;
         let address = listener.local_addr()?;
         let access = Access::new(Listener::At(address.ip()), config)?;
