@@ -48,7 +48,8 @@ async fn an_allowed_page_can_send_preflights_and_read_every_answer() {
                 (
                     "allow-headers",
                     "authorization,content-type,accept,last-event-id,mcp-session-id,\
-                     mcp-protocol-version,mcp-method,mcp-name,mcp-param-session,mcp-param-handle"
+                     mcp-protocol-version,mcp-method,mcp-name,mcp-param-session,mcp-param-handle,\
+                     idempotency-key"
                 ),
                 ("allow-methods", "POST,GET,DELETE"),
                 ("allow-origin", origin),
