@@ -11,6 +11,7 @@ use super::Protocol;
 use super::access::Caller;
 use super::operation::{HowServed, Operation};
 use super::unserved::gone;
+use crate::audit::Note;
 use crate::calls::idempotency::{
     Asked, BALANCER_GRACE, Claim, KEY_HEADER, Key, KeyRefusal, Made, Once, RequestDigest,
 };
@@ -79,6 +80,21 @@ impl Keyed {
             self.note(serving, client, "error");
         }
         claim
+    }
+
+    /// The same for a request whose line in the audit log has begun.
+    ///
+    /// # Errors
+    ///
+    /// When it was used before.
+    pub(super) fn claim_in(
+        &self,
+        serving: &Serving,
+        client: &Client,
+        note: &mut Note,
+    ) -> Result<Claim, KeyRefusal> {
+        let claim = serving.calls.idempotency().claim(self.asked(client));
+        claim.inspect_err(|_| note.answered("error"))
     }
 
     fn note(&self, serving: &Serving, client: &Client, status: &'static str) {

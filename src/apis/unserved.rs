@@ -13,7 +13,7 @@ use crate::calls::{Again, CallError, CallOutcome};
 use crate::request::arguments::InvalidArgument;
 use crate::result::context::ArgumentNames;
 use crate::sessions::OpenFailure;
-use crate::web::Refused;
+use crate::web::{Refused, set_outcome};
 
 /// Why a program has no end.
 pub(super) enum Unserved {
@@ -125,5 +125,7 @@ pub(super) fn unserved(error: CallError, names: &ArgumentNames) -> Unserved {
 /// The answer to a client that is most likely gone.
 pub(super) fn gone(protocol: Protocol) -> Response {
     let message = "the connection was closed before the program ended, so it was ended, too";
-    protocol.error(StatusCode::REQUEST_TIMEOUT, message)
+    let mut response = protocol.error(StatusCode::REQUEST_TIMEOUT, message);
+    set_outcome(&mut response, CallOutcome::Unknown);
+    response
 }

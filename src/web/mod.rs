@@ -17,7 +17,7 @@ use isolator_pool::pool::admission::{Client, Place};
 
 pub(crate) use self::body::{Weighed, discard, discard_rest, receive};
 pub(crate) use self::half_close::{AnswerBody, Patient, Received, Side};
-pub(crate) use self::outcome::{OutcomeSlot, asks_for_status, set_outcome, set_status};
+pub(crate) use self::outcome::{OUTCOME, OutcomeSlot, asks_for_status, set_outcome, set_status};
 pub(crate) use self::refused::Refused;
 pub(crate) use self::rules::{Rules, open_to_others};
 pub(crate) use self::tokens::{Token, TokenForm, Tokens};

@@ -9,7 +9,7 @@ use axum::response::Response;
 use crate::calls::{Again, CallOutcome};
 
 /// The header that says whether a call has run: `not-run`, `ran` or `unknown`.
-const OUTCOME: HeaderName = HeaderName::from_static("isolator-outcome");
+pub(crate) const OUTCOME: HeaderName = HeaderName::from_static("isolator-outcome");
 
 /// The header of requests that asks for a status with the value `status`.
 const NOT_RUN: HeaderName = HeaderName::from_static("isolator-not-run");

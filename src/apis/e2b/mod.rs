@@ -30,6 +30,7 @@ use super::Apis;
 use super::access::Caller;
 use super::operation::Operation;
 use crate::calls::Serving;
+use crate::calls::idempotency::KEY_HEADER;
 
 pub(crate) use self::secret::FileQuery;
 
@@ -64,7 +65,12 @@ impl E2b {
         let now = self.now();
         let domain = domain(&now);
         self.check(head, domain)?;
-        let sandbox = self.sandboxes.of_data_request(head, domain)?;
+        let sandbox = self.sandboxes.of_data_request(head, domain).map_err(|error| {
+            // One that is gone may have served the request with this key before.
+            let may_have_run =
+                error.kind() == ErrorKind::SandboxGone && head.headers.contains_key(KEY_HEADER);
+            if may_have_run { error.after_a_part() } else { error }
+        })?;
         let gate = self.apis.gate();
         let caller = gate.let_in(head, sandbox.client.clone());
         check_owner(&caller)?;

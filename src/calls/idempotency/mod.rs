@@ -225,6 +225,8 @@ impl Idempotency {
         run: impl Future<Output = Made<T>> + Send + 'static,
     ) -> Result<Once<T>, KeyRefusal> {
         let begun = Running::new();
+        // Before others can find it, and take all places.
+        let first = begun.join()?;
         let found = lock(&self.store).begin(&asked, || begun.clone())?;
         let (waiting, is_repeated) = match found {
             Found::Kept(answer) => return of_type(answer, true),
@@ -232,7 +234,6 @@ impl Idempotency {
             Found::First => {
                 let of = self.clone();
                 let claim = Claim { of, asked, running: begun.clone(), is_over: false };
-                let waiting = begun.join()?;
                 self.tasks.spawn(async move {
                     tokio::select! {
                         biased;
@@ -241,7 +242,7 @@ impl Idempotency {
                         () = begun.abandoned(grace) => {}
                     }
                 });
-                (waiting, false)
+                (first, false)
             }
         };
         match waiting.end().await {

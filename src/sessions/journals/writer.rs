@@ -453,6 +453,12 @@ async fn sealed(
     if !is_large {
         return seal();
     }
-    let sealed = tokio::task::spawn_blocking(seal).await;
-    sealed.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
+    match tokio::task::spawn_blocking(seal).await {
+        Ok(sealed) => sealed,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            // It was cancelled, because the runtime ends, and this task with it.
+            Err(_) => std::future::pending().await,
+        },
+    }
 }

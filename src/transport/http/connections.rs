@@ -242,7 +242,7 @@ impl Connections {
             let node = self.node.as_ref().and_then(|node| node.to_str().ok());
             let node = node.map(|node| format!("{NODE}: {node}\r\n")).unwrap_or_default();
             let answer = format!(
-                "HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nconnection: close\r\n{node}\
+                "HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nisolator-outcome: not-run\r\nconnection: close\r\n{node}\
                  content-length: {}\r\n\r\n{why}\n",
                 why.len() + 1
             );

@@ -15,11 +15,12 @@ use axum::response::{IntoResponse as _, Response};
 use tower_http::cors::{AllowOrigin, CorsLayer};
 
 use super::connections::NODE;
+use crate::calls::idempotency::KEY_HEADER;
 use crate::current::Current;
-use crate::web::Rules;
+use crate::web::{OUTCOME, Rules};
 
 /// The headers of requests: those of all protocol revisions, and of streams that are resumed.
-const SENT: [HeaderName; 10] = [
+const SENT: [HeaderName; 11] = [
     AUTHORIZATION,
     CONTENT_TYPE,
     ACCEPT,
@@ -30,13 +31,15 @@ const SENT: [HeaderName; 10] = [
     HeaderName::from_static("mcp-name"),
     HeaderName::from_static("mcp-param-session"),
     HeaderName::from_static("mcp-param-handle"),
+    HeaderName::from_static(KEY_HEADER),
 ];
 
 /// The headers of answers that pages can read, besides the few that they always can.
-const READ: [HeaderName; 5] = [
+const READ: [HeaderName; 6] = [
     HeaderName::from_static("mcp-session-id"),
     HeaderName::from_static("isolator-receipt"),
     NODE,
+    OUTCOME,
     WWW_AUTHENTICATE,
     RETRY_AFTER,
 ];

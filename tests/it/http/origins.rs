@@ -48,7 +48,8 @@ async fn an_allowed_page_can_send_preflights_and_read_every_answer() {
                 (
                     "allow-headers",
                     "authorization,content-type,accept,last-event-id,mcp-session-id,\
-                     mcp-protocol-version,mcp-method,mcp-name,mcp-param-session,mcp-param-handle"
+                     mcp-protocol-version,mcp-method,mcp-name,mcp-param-session,mcp-param-handle,\
+                     idempotency-key"
                 ),
                 ("allow-methods", "POST,GET,DELETE"),
                 ("allow-origin", origin),
@@ -58,7 +59,7 @@ async fn an_allowed_page_can_send_preflights_and_read_every_answer() {
         );
     }
 
-    let exposed = "mcp-session-id,isolator-receipt,isolator-node,www-authenticate,retry-after";
+    let exposed = "mcp-session-id,isolator-receipt,isolator-node,isolator-outcome,www-authenticate,retry-after";
     let read = [("allow-origin", PAGE), ("expose-headers", exposed)];
     let run = || server.modern(python("print(1)")).header("origin", PAGE);
     let list = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/list" });

@@ -79,11 +79,13 @@ pub(super) async fn execute(
     let mut env = sandbox.env().clone();
     env.extend(cell.env_vars.unwrap_or_default());
     let now = e2b.now();
-    let session = sandbox.session()?;
-    let keyed = key.map(|key| Keyed::new(key, &EXECUTE, &[&sandbox.id], &body));
-    let claim = keyed.map(|keyed| keyed.claim(&now, &caller.client)).transpose();
-    let claim = claim.map_err(E2bError::of_key)?;
+    // A request that is refused because the audit log can't be written claims no key.
     let mut note = EXECUTE.begin(&now, &caller.client).map_err(E2bError::of_call)?;
+    let keyed = key.map(|key| Keyed::new(key, &EXECUTE, &[&sandbox.id], &body));
+    let claim = keyed.map(|keyed| keyed.claim_in(&now, &caller.client, &mut note)).transpose();
+    let mut claim = NotBegun(claim.map_err(E2bError::of_key)?);
+    // The cell that was sent before with this key may have ended the session.
+    let session = sandbox.session().inspect_err(|_| note.answered("session_gone"))?;
     note.place(&session.language.name, Some(&session.id));
     note.code(Some(&code));
     let found = match &context_id {
@@ -97,7 +99,6 @@ pub(super) async fn execute(
     let context = match ready {
         Ok(context) => context,
         Err(error) => {
-            claim.into_iter().for_each(Claim::not_run);
             note.answered(error.status());
             return Err(of_call(error));
         }
@@ -111,7 +112,7 @@ pub(super) async fn execute(
         session,
         context,
         cell: Some(ContextCell { code, env, max_output: e2b.max_output() }),
-        claim,
+        claim: claim.0.take(),
         bytes: body.len() + OVERHEAD,
         outbox: outbox.clone(),
         early: Some(early),
@@ -131,6 +132,18 @@ pub(super) async fn execute(
         (StatusCode::OK, [(CONTENT_TYPE, "application/json")], lines).into_response();
     set_outcome(&mut response, outcome);
     Ok(caller.answer(response))
+}
+
+/// The claim of a key by a cell that has not begun. Dropping it, also because the client has gone away, says so: the same cell can
+/// be sent again.
+struct NotBegun(Option<Claim>);
+
+impl Drop for NotBegun {
+    fn drop(&mut self) {
+        if let Some(claim) = self.0.take() {
+            claim.not_run();
+        }
+    }
 }
 
 /// A cell that runs.
