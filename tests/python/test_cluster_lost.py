@@ -250,6 +250,11 @@ def test_a_key_of_a_client_holds_through_the_balancer(nodes):
             first, again = [caller.cell(handle, COUNT, key) for _ in range(2)]
             assert (value(first), value(again), again.node) == ("1", "1", name)
             assert value(caller.cell(handle, COUNT)) == "2"
+            # It counts in the message, too, where the balancer does not see it and adds one of its own.
+            message, headers = caller.call_of("execute_code", session=handle, entrypoint_code=COUNT)
+            message["params"]["_meta"] = message["params"]["_meta"] | {"isolator/idempotencyKey": "in the message"}
+            first, again = [caller.ask("POST", "/mcp", message, **headers) for _ in range(2)]
+            assert (value(first), value(again), again.node) == ("3", "3", name)
             # The same key with other code is a mistake.
             other = caller.cell(handle, "3", key)
             assert other.status == 422 or other.result["isError"], other.body
@@ -257,7 +262,7 @@ def test_a_key_of_a_client_holds_through_the_balancer(nodes):
             stranger = Client(nodes.place, nodes.other_token)
             assert stranger.cell(handle, COUNT, key).result["isError"]
             stranger.close()
-            assert value(caller.cell(handle, COUNT)) == "3"
+            assert value(caller.cell(handle, COUNT)) == "4"
         close(caller, found)
 
 
