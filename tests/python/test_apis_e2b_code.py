@@ -190,4 +190,4 @@ async def test_variables_of_a_cell_do_not_end_an_interpreter_without_an_environm
     assert texts == ["The variables for this cell could not be set: AttributeError\n", "1"], lines
     await box.run("os.environ = given")
     (shown,) = await box.run("os.environ['A']", env_vars={"A": "1"})
-    assert shown["text"] == "'1'"
+    assert shown["text"] == "1"
