@@ -153,9 +153,7 @@ def _boxes(axes):
         corners = patch.get_path().vertices
         sides = [sorted(map(_rounded, corners[:, at])) for at in (0, 1)]
         boxes.append({"label": label.get_text(), "across": sides[0][:: len(sides[0]) - 1], "along": sides[1][:: len(sides[1]) - 1]})
-    # Boxes that all have the same height lie on their sides.
-    heights = {_rounded(box["along"][1] - box["along"][0]) for box in boxes}
-    is_turned = len(boxes) > 1 and len(heights) == 1 or len(boxes) == 1 and _lies(axes, boxes[0])
+    is_turned = _lie(axes, boxes)
     if is_turned:
         for box, label in zip(boxes, axes.get_yticklabels()):
             box["across"], box["along"], box["label"] = box["along"], box["across"], label.get_text()
@@ -172,13 +170,18 @@ def _boxes(axes):
     return is_turned, found
 
 
-def _lies(axes, box):
-    """Whether the line of the median goes from one end of the box to the other along its side."""
+def _lie(axes, boxes):
+    """Whether boxes lie on their sides. The line of a median goes from one side of its box to the other."""
     for line in axes.lines:
-        across, along = ([_rounded(value) for value in data] for data in (line.get_xdata(), line.get_ydata()))
-        if len(along) == 2 and across[0] == across[1] and sorted(along) == list(box["along"]):
-            return True
-    return False
+        across, along = (sorted(_rounded(value) for value in data) for data in (line.get_xdata(), line.get_ydata()))
+        if len(along) == 2:
+            if across[0] == across[1] and any(along == box["along"] for box in boxes):
+                return True
+            if along[0] == along[1] and any(across == box["across"] for box in boxes):
+                return False
+    # Without medians, boxes that all have the same height do.
+    heights = {_rounded(box["along"][1] - box["along"][0]) for box in boxes}
+    return len(boxes) > 1 and len(heights) == 1
 
 
 def _add_line(box, along):
