@@ -194,10 +194,10 @@ impl Caller {
     /// The answer to the client. Until it has read it, the bytes of the answer are counted as the client's.
     pub(crate) fn answer(mut self, response: Response) -> Response {
         // The request has been served. Of a stream the size is not known before.
-        let size = response.body().size_hint().exact().unwrap_or_default();
-        self.share.replace(usize::try_from(size).unwrap_or(usize::MAX));
+        let size = response.body().size_hint().exact();
+        self.share.replace(usize::try_from(size.unwrap_or_default()).unwrap_or(usize::MAX));
         let Self { client, share, gate, answer, .. } = self;
-        let is_stream = response.body().size_hint().exact().is_none();
+        let is_stream = size.is_none();
         response.map(|body| {
             let body = match &client {
                 Client::Token(_) if is_stream => Body::new(WhileKnown::new(body, gate, client)),

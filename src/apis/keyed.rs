@@ -13,14 +13,11 @@ use super::operation::{HowServed, Operation};
 use super::unserved::gone;
 use crate::audit::Note;
 use crate::calls::idempotency::{
-    Asked, BALANCER_GRACE, Claim, KEY_HEADER, Key, KeyRefusal, Made, Once, RequestDigest,
+    Asked, BALANCER_GRACE, Claim, KEY_HEADER, Key, KeyRefusal, Made, Once, REPEATED, RequestDigest,
 };
 use crate::calls::{CallError, CallOutcome, Serving};
 use crate::request::arguments::InvalidArgument;
 use crate::web::set_outcome;
-
-/// The status of repeated requests in the audit log.
-const REPEATED: &str = "repeated";
 
 /// A request with a key.
 #[derive(Debug, Clone, Copy)]
@@ -159,10 +156,8 @@ where
 pub(super) fn refused(protocol: Protocol, refusal: KeyRefusal) -> Response {
     let outcome = refusal.outcome();
     let mut response = protocol.error(status(refusal), &refusal.to_string());
-    if let (KeyRefusal::TooManyWaiting(_) | KeyRefusal::TooManyRunning(_), headers) =
-        (refusal, response.headers_mut())
-    {
-        headers.insert(RETRY_AFTER, 1.into());
+    if matches!(refusal, KeyRefusal::TooManyWaiting(_) | KeyRefusal::TooManyRunning(_)) {
+        response.headers_mut().insert(RETRY_AFTER, 1.into());
     }
     set_outcome(&mut response, outcome);
     response

@@ -14,7 +14,8 @@ use super::caller::SESSION_HEADER;
 use super::render::{Answer, invalid};
 use crate::audit::Note;
 use crate::calls::idempotency::{
-    Asked, BALANCER_GRACE, CLIENT_GRACE, KEY_HEADER, Key, KeyRefusal, Made, Once, RequestDigest,
+    Asked, BALANCER_GRACE, CLIENT_GRACE, KEY_HEADER, Key, KeyRefusal, Made, Once, REPEATED,
+    RequestDigest,
 };
 use crate::calls::{Again, Call, CallOutcome, ToolName};
 use crate::request::arguments::InvalidArgument;
@@ -25,9 +26,6 @@ const KEY: &str = "isolator/idempotencyKey";
 
 /// The field that is named when a key can't be used.
 const FIELD: &str = "_meta[\"isolator/idempotencyKey\"]";
-
-/// The status of repeated calls in the audit log.
-const REPEATED: &str = "repeated";
 
 /// The key that a call was given.
 #[derive(Debug, Clone, Copy)]

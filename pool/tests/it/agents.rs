@@ -3,26 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use isolator_pool::pool::admission::Client;
 use isolator_pool::pool::session::agent::{
     AgentError, AgentLoss, Attached, ProcessEvent, StartProcess, TooMany,
 };
-use isolator_pool::pool::session::{EndReason, Session, SessionError, SessionRequest};
+use isolator_pool::pool::session::{EndReason, Session, SessionError};
 use tokio::time::{Instant, timeout};
 
-use crate::fake::{PID, POOL, RESOURCES, Setup, World, ms, run_for, secs, settle, started, until};
+use crate::fake::{PID, Setup, World, ms, run_for, secs, settle, started, until};
 use crate::sessions;
 
 async fn open(world: &World) -> Arc<Session> {
-    let request = SessionRequest {
-        kernel: None,
-        resources: RESOURCES,
-        packages: None,
-        checkpoints: 2,
-        max_queue: None,
-    };
-    let opened = world.open_session(POOL, &Client::Host, &request).await;
-    Arc::new(opened.expect("a session").0)
+    sessions::open(world).await.0
 }
 
 async fn start(session: &Session) -> Attached {

@@ -21,16 +21,21 @@ use crate::fake::{
     Fault, POOL, Park, RESOURCES, Setup, World, ms, run_for, secs, settle, started, until,
 };
 
-async fn open(world: &World) -> (Arc<Session>, OpenReceipt) {
-    let request = SessionRequest {
+/// The request for a session without a kernel.
+fn request() -> SessionRequest {
+    SessionRequest {
         kernel: None,
         resources: RESOURCES,
         packages: None,
         checkpoints: 2,
         max_queue: None,
-    };
+    }
+}
+
+/// Opens a session.
+pub(crate) async fn open(world: &World) -> (Arc<Session>, OpenReceipt) {
     let (session, receipt) =
-        world.open_session(POOL, &Client::Host, &request).await.expect("a session");
+        world.open_session(POOL, &Client::Host, &request()).await.expect("a session");
     (Arc::new(session), receipt)
 }
 
@@ -448,14 +453,7 @@ async fn pools_can_be_closed_at_each_moment_of_a_session() {
         world.engine.delay_all(ms(5));
         let pools = Arc::clone(&world.pools);
         let life = world.tasks.spawn(async move {
-            let request = SessionRequest {
-                kernel: None,
-                resources: RESOURCES,
-                packages: None,
-                checkpoints: 2,
-                max_queue: None,
-            };
-            let Ok((session, _)) = pools.open_session(POOL, &Client::Host, &request).await else {
+            let Ok((session, _)) = pools.open_session(POOL, &Client::Host, &request()).await else {
                 return;
             };
             for _ in 0..3 {

@@ -32,6 +32,9 @@ pub(crate) use self::key::{Key, RequestDigest};
 /// The header with the key of a request.
 pub(crate) const KEY_HEADER: &str = "idempotency-key";
 
+/// The status in the audit log of a call that was sent again and got the first answer.
+pub(crate) const REPEATED: &str = "repeated";
+
 /// How long a program goes on without a caller if its key came in a header: the time in which a load balancer, which may have added
 /// it, sends a call again. A client that cancels a call waits for the end of its program as long.
 pub(crate) const BALANCER_GRACE: Duration = Duration::from_secs(3);
