@@ -3,28 +3,36 @@
 import builtins
 import os as _os
 import sys
+from gc import disable as _gc_disable, enable as _gc_enable, isenabled as _gc_is_enabled
 from types import TracebackType as _TracebackType
 
 _interactive = library("IPython.core.interactiveshell")
 _showing = load("showing")
 _Config = library("traitlets.config").Config
 _Type = library("traitlets").Type
-_ExitAutocall = library("IPython.core.autocall").ExitAutocall
+_autocall = library("IPython.core.autocall")
+_IPyAutocall, _Macro = _autocall.IPyAutocall, _interactive.Macro
 _UsageError = library("IPython.core.error").UsageError
 _ultratb = library("IPython.core.ultratb")
 _InputRejected = library("IPython.core.error").InputRejected
 _BdbQuit = library("bdb").BdbQuit
+_crc32 = library("zlib").crc32
 _traceback, _linecache, _subprocess = library("traceback"), library("linecache"), library("subprocess")
 _InteractiveShell = _interactive.InteractiveShell
 _OWN_FILES = folder + "/"
 _NO_DEBUGGER = "No user can answer a debugger here. %tb prints the last error again; cells can look at what its functions get and return."
 # How many names a note has.
 _MOST_NAMES = 10
+# A cell without any of these is Python, before and after IPython looks at it.
+_SPECIAL = library("re").compile(r"[%!?]|^\s*[,;/]|\A\s|\A(?:>>>|In \[)", library("re").MULTILINE)
+_NO_CELL = "None"
+# What IPython would call, at the beginning of a line.
+_WORD = library("re").compile(r"[\w.*]*")
 # How often a traceback shows the same line.
 _MOST_REPEATED = 3
 
 
-class _Exit(_ExitAutocall):
+class _Exit(_autocall.ExitAutocall):
     """Ends the cell, also without parentheses."""
 
     def __call__(self, code=None):
@@ -51,16 +59,26 @@ class _Traceback(_ultratb.AutoFormattedTB):
 
 
 class _Compiler(_interactive.CachingCompiler):
-    """Compiles cells, and remembers what it could not compile: that is an error of the client's."""
+    """Compiles cells. It remembers what it could not compile, which is an error of the client's, and the lines of all cells."""
 
-    refused = None
+    def __init__(self):
+        super().__init__()
+        self.refused = self._last = None
+        # What the cache of lines has of each cell.
+        self._entries = {}
 
     def ast_parse(self, *arguments, **options):
+        # A tree is many objects. They must not make the collector look at all that the client has.
+        was_enabled = _gc_is_enabled()
+        _gc_disable()
         try:
             return super().ast_parse(*arguments, **options)
         except BaseException as error:
             self.refused = error
             raise
+        finally:
+            if was_enabled:
+                _gc_enable()
 
     def __call__(self, *arguments, **options):
         try:
@@ -68,6 +86,29 @@ class _Compiler(_interactive.CachingCompiler):
         except BaseException as error:
             self.refused = error
             raise
+
+    def get_code_name(self, raw_code, transformed_code, number):
+        # In the form of IPython's names, which libraries know. Its digest takes a library that most sessions don't need.
+        return "<ipython-input-%d-%012x>" % (number, _crc32(transformed_code.encode(errors="replace")))
+
+    def cache(self, *arguments, **options):
+        self.register_lines()
+        self._last = name = super().cache(*arguments, **options)
+        self._entries[name] = _linecache.cache[name]
+        return name
+
+    def forget_last(self):
+        _linecache.cache.pop(self._last, None)
+        self._entries.pop(self._last, None)
+        self._filename_map.pop(self._last, None)
+        self._last = next(reversed(self._entries), None)
+
+    def register_lines(self):
+        """Makes the lines of cells known to whatever prints or inspects them. The client may have emptied that."""
+        if not isinstance(_linecache.cache, dict):
+            _linecache.cache = {}
+        if self._last is not None and self._last not in _linecache.cache:
+            _linecache.cache.update(self._entries)
 
 
 class _Events(_interactive.EventManager):
@@ -89,12 +130,18 @@ class Shell(_InteractiveShell):
     display_pub_class = _Type(_showing["Publisher"])
     compiler_class = _Type(_Compiler)
 
+    # Without the checks that traits make each time.
+    execution_count = 1
+    last_execution_succeeded, last_execution_result = True, None
+
     def __init__(self, session, **options):
         self._session = session
         # Whether the code of the cell has begun, and the text of an exception that was not printed yet.
         self.has_begun, self.pending = False, None
-        self._store = load("store")["Store"]()
+        self._store = load("memory")["Store"]()
+        self._usual_transformers = self._usual_checkers = None
         super().__init__(user_module=session.main, user_ns=session.space, **options)
+        self._usual_transformers, self._usual_checkers = self._transformers(), len(self.prefilter_manager.checkers)
 
     @property
     def db(self):
@@ -107,6 +154,10 @@ class Shell(_InteractiveShell):
         except Exception:
             # Another version of IPython. `%load_ext storemagic` brings it.
             pass
+
+    def init_history(self):
+        self.history_manager = load("memory")["History"](shell=self, parent=self)
+        self.configurables.append(self.history_manager)
 
     def init_profile_dir(self, profile_dir):
         """There is none."""
@@ -153,18 +204,7 @@ class Shell(_InteractiveShell):
             space.update((name, value) for name, value in self.user_ns_hidden.items() if name not in space)
             space.setdefault("_oh", history.output_hist)
         self.execution_count = number
-        for inputs in [history.input_hist_parsed, history.input_hist_raw]:
-            if len(inputs) < number:
-                # Cells without Python, as those of a shell, count too.
-                inputs += [""] * (number - len(inputs))
-        history.db_input_cache.clear()
-
-    def continue_history(self, history):
-        """Takes over the cells and values of the shell before."""
-        own = self.history_manager
-        for name in ["input_hist_parsed", "input_hist_raw"]:
-            getattr(own, name)[:] = getattr(history, name)
-        own.output_hist.update(history.output_hist)
+        history.pad(number)
 
     def is_refusal(self, error):
         """Whether an exception that came before the code says that the cell is no code, or one of the client's own hooks failed."""
@@ -179,6 +219,49 @@ class Shell(_InteractiveShell):
         scripts = dict.get(self.magics_manager.registry, "ScriptMagics")
         if scripts is not None and scripts.event_loop is not None and not scripts.bg_processes:
             scripts.stop_event_loop()
+
+    def transform_cell(self, raw_cell):
+        if self.input_transformers_post or _SPECIAL.search(raw_cell) or self._transformers() != self._usual_transformers:
+            return super().transform_cell(raw_cell)
+        cell = raw_cell if raw_cell.endswith("\n") else raw_cell + "\n"
+        if cell.find("\n") != len(cell) - 1 or self._is_plain(cell):
+            return cell
+        return super().transform_cell(raw_cell)
+
+    def _is_plain(self, line):
+        """Whether a line begins with nothing that IPython calls: a magic without `%`, a macro, `exit`."""
+        manager, word = self.prefilter_manager, _WORD.match(line)[0]
+        return (
+            not self.autocall
+            and len(manager.checkers) == self._usual_checkers
+            and not manager.transformers
+            and word not in self.magics_manager.magics["line"]
+            and word not in self.magics_manager.lazy_magics
+            and not isinstance(self.user_ns.get(word), (_IPyAutocall, _Macro))
+            and "PYTHON-MODE" not in line
+        )
+
+    def warm_up(self):
+        """Does what a cell does, without one. After a fork the first use of each page of memory takes time, which a waiting process
+        has."""
+        if (
+            self._transformers() != self._usual_transformers
+            or len(self.events.callbacks["pre_execute"]) > 1
+            or self.events.callbacks["post_execute"]
+            or self.ast_transformers
+        ):
+            # The client would notice.
+            return
+        kept = self.last_execution_succeeded, self.last_execution_result, self.compile.flags
+        self.run_cell(_NO_CELL, silent=True)
+        self.compile.forget_last()
+        self.last_execution_succeeded, self.last_execution_result, self.compile.flags = kept
+        self.display_formatter.format(0)
+        self.history_manager.pad(0)
+
+    def _transformers(self):
+        manager = self.input_transformer_manager
+        return [*manager.cleanup_transforms, *manager.line_transforms, *manager.token_transformers]
 
     def should_run_async(self, raw_cell, *, transformed_cell=None, preprocessing_exc_tuple=None):
         """What is awaited runs in the loop of the session, which `run_code` starts."""
@@ -215,11 +298,12 @@ class Shell(_InteractiveShell):
         if error.__traceback__ is not trace:
             error = error.with_traceback(trace)
         try:
+            self.compile.register_lines()
             lines = self._lines_of(error, trace, filename, tb_offset, exception_only, running_compiled_code)
             text = self.InteractiveTB.stb2text(lines)
         except Exception:
             # Modules that it uses are broken, or the client's own way to show the exception.
-            text = load("errors")["report"](error)
+            text = _plain_report(error)
         text = text if text.endswith("\n") else text + "\n"
         self._hold(error, text + _NO_DEBUGGER + "\n" if self.call_pdb else text)
 
@@ -328,6 +412,14 @@ class Shell(_InteractiveShell):
             self._session.complain(pending[1])
 
 
+def _plain_report(error):
+    errors = load("errors")
+    try:
+        return errors["report"](error)
+    except Exception:
+        return errors["one_line"](error) + "\n"
+
+
 def _print_page(shell, text, start=0, screen_lines=0):
     if isinstance(text, dict):
         text = text.get("text/plain", "")
@@ -394,20 +486,22 @@ class Cells:
         self._methods = [(kind, dict(vars(kind))) for kind in [Shell, _InteractiveShell]]
 
     def _make(self):
-        for kind in Shell.mro():
-            if getattr(kind, "_instance", None) is not None:
-                kind._instance = None
+        self._set_instance(None)
         config = _Config()
-        config.HistoryManager.enabled = False
-        config.HistoryManager.hist_file = ":memory:"
+        config.History.enabled = False
+        config.History.hist_file = ":memory:"
         # The first argument of a singleton of traitlets.
         self._shell = Shell.instance(session=self._session, config=config, colors="nocolor", xmode="Plain", banner1="")
 
     def run(self, number, source):
         self._last = shell = self._shell
-        if sys.modules.get("IPython.core.interactiveshell") is not _interactive or Shell._instance is not shell:
+        if sys.modules.get("IPython.core.interactiveshell") is not _interactive:
             # Otherwise IPython would be loaded a second time, and know no shell.
             self._put_back_modules()
+        elif len(sys.modules) != len(self._modules):
+            self._modules = dict(sys.modules)
+        if Shell._instance is not shell or _InteractiveShell._instance is not shell:
+            self._set_instance(shell)
         try:
             return self._attempt(shell, number, source)
         except _Broken as broken:
@@ -416,7 +510,7 @@ class Cells:
         try:
             self._make()
             self._last = shell = self._shell
-            shell.continue_history(history)
+            shell.history_manager.take_over(history)
             failure = self._attempt(shell, number, source)
         except BaseException as error:
             if shell.has_begun or isinstance(error, KeyboardInterrupt):
@@ -457,12 +551,14 @@ class Cells:
 
     def _put_back_modules(self):
         for name, module in self._modules.items():
-            if name not in sys.modules or name.partition(".")[0] == "IPython":
+            if name not in sys.modules or name.partition(".")[0] in ("IPython", "traitlets"):
                 sys.modules[name] = module
+        self._note("a cell has removed modules from sys.modules. Those that were there before it were put back.")
+
+    def _set_instance(self, shell):
         for kind in Shell.mro():
             if "_instance" in vars(kind) or kind is Shell:
-                kind._instance = self._shell
-        self._note("a cell has removed modules from sys.modules. Those of Python and IPython were put back.")
+                kind._instance = shell
 
     def _put_back(self):
         """Puts back what IPython needs and a cell has replaced. Returns what that was, in words."""
@@ -480,6 +576,9 @@ class Cells:
                 found.append("methods of its shell were put back: %s" % ", ".join(sorted(changed)[:_MOST_NAMES]))
         return "".join("; " + one for one in found)
 
+    def warm_up(self):
+        self._shell.warm_up()
+
     def report(self, error):
         """Returns the text of the exception that has ended the cell."""
         if self._last is self._plain:
@@ -487,7 +586,7 @@ class Cells:
         pending = self._last.pending
         if pending and pending[0] is error:
             return pending[1]
-        return load("errors")["report"](error)
+        return _plain_report(error)
 
     def display(self, value):
         library("IPython.core.display_functions").display(value)

@@ -8,6 +8,8 @@ _NARROWEST = 20
 # Of the texts of values that `%history -o` prints.
 _MOST_TEXTS = 1000
 
+_PLAIN = {int, float, complex, bool, str, bytes, list, tuple, dict, set, frozenset}
+
 _DisplayHook = library("IPython.core.displayhook").DisplayHook
 _DisplayPublisher = library("IPython.core.displaypub").DisplayPublisher
 _formatters = library("IPython.core.formatters")
@@ -43,6 +45,9 @@ class Publisher(_DisplayPublisher):
 
     session = None
 
+    def _setup_execution_tracking(self):
+        """What is shown is not kept in the history."""
+
     def publish(self, data, metadata=None, source=None, *, transient=None, update=False, **more):
         if data:
             self.session.send(_forms["bounded"](data, self.session.is_for_program))
@@ -57,6 +62,9 @@ class Formatter(_formatters.DisplayFormatter):
     session = None
 
     def format(self, obj, include=None, exclude=None):
+        if type(obj) in _PLAIN and not (include or exclude or self.session.is_for_program or any(self._printers)):
+            # It has no other form.
+            return {"text/plain": self.formatters["text/plain"](obj)}, {}
         found, metadata = super().format(obj, include, exclude)
         if not found:
             return found, metadata
@@ -71,6 +79,18 @@ class Formatter(_formatters.DisplayFormatter):
             if kind not in found and (not include or kind in include) and not (exclude and kind in exclude):
                 found[kind] = content
         return found, metadata
+
+
+    def watch_printers(self):
+        """Keeps what the client can register for types, so that it is quick to see that nothing is there."""
+        self._printers = []
+        for one in [self.ipython_display_formatter, self.mimebundle_formatter, *self.formatters.values()]:
+            if not isinstance(one, _formatters.PlainTextFormatter):
+                self._printers += [one.type_printers, one.singleton_printers]
+                one.observe(self._stop_watching, ["type_printers", "singleton_printers"])
+
+    def _stop_watching(self, change):
+        self._printers.append(True)
 
 
 class _TooMuch(Exception):
@@ -134,4 +154,5 @@ def formatter(shell, session):
     text.session = session
     text.for_type(str, _long)
     text.for_type(bytes, _long)
+    made.watch_printers()
     return made

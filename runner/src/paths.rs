@@ -60,6 +60,7 @@ pub const fn files(runner: &'static [u8]) -> [PlacedFile; 25] {
         placed!("session/kernel.cjs"),
         placed!("session/kernel.py"),
         placed!("session/loop.py"),
+        placed!("session/memory.py"),
         placed!("session/plain.py"),
         placed!("session/printing.cjs"),
         placed!("session/program.cjs"),
@@ -68,7 +69,6 @@ pub const fn files(runner: &'static [u8]) -> [PlacedFile; 25] {
         placed!("session/shell.py"),
         placed!("session/showing.py"),
         placed!("session/source.cjs"),
-        placed!("session/store.py"),
         placed!("session/variables.py"),
         placed!("session/watch.cjs"),
     ]
