@@ -16,7 +16,7 @@ from server import BINARY, ROOT, tokens
 FOLDER = ROOT / "contrib/kubernetes"
 OVERLAYS = ["gateway", "keda", "programs", "sessions"]
 # What the user makes; docs/kubernetes.md says how.
-SECRETS = {"isolator-tokens": {"tokens", "operators", "operator"}}
+SECRETS = {"isolator-tokens": {"tokens", "operators", "operator", "metrics", "metrics-token"}}
 UNITS = {"Gi": 1 << 30, "Mi": 1 << 20}
 
 
@@ -124,7 +124,7 @@ def test_the_server_understands_its_configuration_and_command_lines(tmp_path):
     (secret,) = [volume["secret"] for volume in pod["volumes"] if "secret" in volume]
     assert secret["secretName"] in SECRETS
     config.write_text(config_text().replace("/etc/isolator/tokens", str(tmp_path)))
-    for name in ("tokens", "operators"):
+    for name in ("tokens", "operators", "metrics"):
         (tmp_path / name).write_text("".join(tokens("one")[0]))
     variables = {one["name"]: "isolator-0" for one in container["env"]}
     code, said = isolator("--config", str(config), "config", "check", **variables)
@@ -140,7 +140,7 @@ def test_the_server_understands_its_configuration_and_command_lines(tmp_path):
     mounts = {mount["mountPath"] for mount in container["volumeMounts"]}
     written = json.loads(config_text())
     drains = container["lifecycle"]["preStop"]["exec"]["command"]
-    for path in (written["http"]["tokens"], written["admin"]["tokens"], drains[drains.index("--token-file") + 1]):
+    for path in (written["http"]["tokens"], written["admin"]["tokens"], written["admin"]["metricsTokens"], drains[drains.index("--token-file") + 1]):
         assert str(Path(path).parent) in mounts and Path(path).name in SECRETS[secret["secretName"]]
     assert drains[-1] == str(next(port["containerPort"] for port in container["ports"] if port["name"] == "admin"))
     assert container["args"][1] in mounts
