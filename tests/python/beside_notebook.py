@@ -58,8 +58,8 @@ async def in_sessions(client, table):
 
 
 def in_kernels(table):
-    """The outcomes in the kernels of sessions, without a sandbox."""
-    found = {}
+    """The outcomes in the kernels of sessions, with the same Python, without a sandbox."""
+    kernel.PYTHON, found = str(JUPYTER), {}
     for section, cells in table.items():
         with tempfile.TemporaryDirectory() as folder:
             runner = kernel.Runner(folder)
@@ -108,7 +108,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--record", action="store_true", help="write Jupyter's outcomes into the table, for the tests")
     parser.add_argument("--recorded", action="store_true", help="take Jupyter's outcomes from the table")
-    parser.add_argument("--kernels", action="store_true", help="run only the kernels of sessions, with the Python of the tests")
+    parser.add_argument("--kernels", action="store_true", help="run the kernels of sessions, without a sandbox")
     parser.add_argument("--section", action="append", help="only this section")
     options = parser.parse_args()
     table = {name: cells for name, cells in inputs().items() if not options.section or name in options.section}

@@ -40,8 +40,8 @@ class Jupyter:
         return answer["outputs"], answer["took"]
 
     def answer(self, kernel, code, timeout=300, silent=False):
-        """Runs a cell. Returns its outputs, and what the front end is asked for (`payload`). A silent cell has no number, and
-        no outputs."""
+        """Runs a cell. Returns its outputs, what the front end is asked for (`payload`), and the name of its error: some are
+        printed and not among the outputs. A silent cell has no number, and no outputs."""
         return self._ask(do="cell", kernel=kernel, code=code, timeout=timeout, silent=silent)
 
     def stop(self, kernel):
@@ -76,7 +76,7 @@ class _Kernel:
         self.client.wait_for_ready(timeout=STARTED_WITHIN_S)
 
     def cell(self, code, timeout, silent):
-        outputs, payload = [], []
+        outputs, payload, error = [], [], None
 
         def take(message):
             if message["msg_type"] in ("stream", "error", "execute_result", "display_data", "update_display_data"):
@@ -85,11 +85,11 @@ class _Kernel:
         try:
             asked = {"silent": silent, "store_history": not silent, "allow_stdin": False}
             reply = self.client.execute_interactive(code, timeout=timeout, output_hook=take, **asked)
-            payload = reply["content"].get("payload", [])
+            payload, error = reply["content"].get("payload", []), reply["content"].get("ename")
         except TimeoutError:
             self.manager.interrupt_kernel()
             outputs.append({"output_type": "error", "ename": "TimeoutError", "evalue": "", "traceback": []})
-        return {"outputs": outputs, "payload": payload}
+        return {"outputs": outputs, "payload": payload, "error": error}
 
     def stop(self):
         self.client.stop_channels()

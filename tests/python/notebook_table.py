@@ -31,17 +31,21 @@ _FORMS = {
 _PICTURES = ("image/png", "image/jpeg")
 # Of longer texts the table has only a digest.
 _LONGEST = 3000
-_ONLY_TYPE = re.compile(r"<[\w.<>]+(?: object)?(?: at 0x[0-9a-fA-F]+)?>")
+_ONLY_TYPE = re.compile(r"<[\w.<>]+(?: object)?(?: at (?:0x[0-9a-fA-F]+|ADDRESS))?>")
+
+# The names of cells in tracebacks of Python and in warnings.
+_CELL_NAMES = re.compile(r"/tmp/ipykernel_\d+/\d+\.py|[^\s\"'(]*(?:<|&lt;)ipython-input-[\w-]+(?:>|&gt;)")
 
 # What differs from run to run in these inputs.
 _VARIES = [
     (re.compile(r"(?m)^.*RuntimeWarning: coroutine .*\n.*\n(?:RuntimeWarning: Enable.*\n)?"), ""),
     (re.compile(r"\b[A-Z][a-z]{2} [ \d]\d \d\d:\d\d\b"), "DATE"),
-    (re.compile(r"\bat 7f[0-9a-f]{10}\b"), "at ADDRESS"),
+    (re.compile(r"(?: object)? at 7f[0-9a-f]{10}\b"), " at ADDRESS"),
+    (re.compile(r"\x1b\[[0-9;?]*[A-Za-z]"), ""),
     (re.compile(r"\bT_[0-9a-f]{5}(?=_|\b)"), "T_UNIQUE"),
     (re.compile(r"(?s)<\?xml.*<!-- Created with matplotlib.*|<\?xml.*matplotlib.*"), "a drawing of matplotlib"),
     (re.compile(r"(?m)^Repeat: .*$|^.* function calls? .*$|^.*\d+ +\d\.\d{3}.*$"), "TIMES"),
-    (re.compile(r"/tmp(?=\b)(?:/[\w.+-]+)*"), "TEMPORARY"),
+    (re.compile(r"/(?:tmp|workspace)(?=\b)(?:/[\w.+-]+)*"), "TEMPORARY"),
     (re.compile(r"\b(?:Thread|Task|Process)-\d+"), "NUMBERED"),
     (re.compile(r"(?<=\w)_[0-9a-f]{32}\b|\b[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b|\b[0-9a-f]{32}\b"), "UNIQUE"),
 ]
@@ -114,15 +118,14 @@ def record(outcomes):
 
 
 def of_jupyter(answer):
-    """The outcome in a kernel of Jupyter."""
-    found = Outcome()
+    """The outcome in a kernel of Jupyter. What it shows as an error although it goes on is printed."""
+    found = Outcome(error=answer["error"] and answer["error"].rpartition(".")[2])
     streams = {"stdout": [], "stderr": []}
     for output in answer["outputs"]:
         kind = output["output_type"]
         if kind == "stream":
             streams[output["name"]].append(output["text"])
         elif kind == "error":
-            found.error = output["ename"].rpartition(".")[2]
             streams["stderr"].append("\n".join(output["traceback"]) + "\n")
         else:
             found.shown.append(_forms(output["data"]))
@@ -175,7 +178,7 @@ def differences(theirs, ours):
         one, other = (_alike(getattr(outcome, name)) for outcome in (theirs, ours))
         if one != other:
             told.append(f"{name}: {one!r} {other!r}")
-    shown = [[_comparable(forms, beside) for forms, beside in zip(*pair)] for pair in _pairs(theirs.shown, ours.shown)]
+    shown = [_comparable(*pair) for pair in _pairs(theirs.shown, ours.shown)]
     if shown[0] != shown[1]:
         told.append(f"shown: {shown[0]} {shown[1]}")
     for name in ("error", "next"):
@@ -186,24 +189,28 @@ def differences(theirs, ours):
 
 
 def _pairs(theirs, ours):
+    """Both, each next to the other."""
+    # A display without forms has nothing to compare.
+    theirs, ours = ([forms for forms in shown if any(forms.values())] for shown in (theirs, ours))
     most = max(len(theirs), len(ours))
     theirs, ours = (shown + [{}] * (most - len(shown)) for shown in (theirs, ours))
     return [(theirs, ours), (ours, theirs)]
 
 
-def _comparable(forms, beside):
-    if not forms:
-        return None
-    found = {name: _alike(form) for name, form in forms.items() if name not in _PICTURES}
-    found |= {"picture": True for kind in _PICTURES if kind in forms}
-    # Which of them is the one of IPython, is known by its kind.
-    if any(_ONLY_TYPE.fullmatch(one.get("text", "")) for one in (forms, beside)) and len(found) > 1:
-        found.pop("text", None)
+def _comparable(things, others):
+    """What is compared of things that were shown, next to those that the other has shown."""
+    found = []
+    for forms, other in zip(things, others):
+        texts = {name: _alike(form) for name, form in forms.items() if name not in _PICTURES and form}
+        texts |= {"picture": True for kind in _PICTURES if kind in forms}
+        if any(_ONLY_TYPE.fullmatch(one.get("text", "")) for one in (forms, other)) and len(texts) > 1:
+            texts.pop("text", None)
+        found += [texts] if texts else []
     return found
 
 
 def _alike(text):
-    text = alike(text)
+    text = alike(_CELL_NAMES.sub("<cell 0>", text))
     for pattern, replacement in _VARIES:
         text = pattern.sub(replacement, text)
     text = "\n".join(line for line in text.split("\n") if line.strip())
