@@ -280,6 +280,11 @@ fn environment(image: &[String]) -> Vec<String> {
             env.push(needed.to_owned());
         }
     }
+    for variable in &mut env {
+        if let Some(path) = variable.strip_prefix("PATH=") {
+            *variable = format!("PATH={}", paths::search_path(path));
+        }
+    }
     env
 }
 
