@@ -21,9 +21,12 @@ pub const NODE_KERNEL: &str = "/.isolator/session/kernel.cjs";
 /// Directory of the commands that ask for packages, such as `pip`. Programs find them before those of the image.
 pub const COMMANDS: &str = "/.isolator/bin";
 
-/// The value of `PATH` for the programs of a sandbox, from that of its image.
-pub fn search_path(image: &str) -> String {
-    if image.is_empty() { COMMANDS.to_owned() } else { format!("{COMMANDS}:{image}") }
+/// The value of `PATH` for the programs of a sandbox, from that of its image. The commands of a set of packages come last. Programs find
+/// them below `sets` also if they have asked for the set themselves.
+pub fn search_path(image: &str, sets: &str) -> String {
+    let own = format!("{sets}/bin");
+    let parts = [COMMANDS, image, &own];
+    parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(":")
 }
 
 /// Where the set of packages is that a sandbox was given, or, with an engine that can't give a set to one sandbox alone,
@@ -136,7 +139,7 @@ mod tests {
 
     #[test]
     fn commands_come_before_those_of_the_image() {
-        assert_eq!(search_path("/usr/bin:/bin"), "/.isolator/bin:/usr/bin:/bin");
-        assert_eq!(search_path(""), "/.isolator/bin");
+        assert_eq!(search_path("/usr/bin:/bin", "/x"), "/.isolator/bin:/usr/bin:/bin:/x/bin");
+        assert_eq!(search_path("", "/x"), "/.isolator/bin:/x/bin");
     }
 }

@@ -9,7 +9,7 @@ from asking import clean, normalized
 from requirement_files import packaging
 
 # The set of this sandbox, wherever the engine has it.
-_SETS = "/.isolator/packages"
+_SETS = ("/.isolator/packages/", "/dev/shm/.isolator-packages/")
 
 
 class Package:
