@@ -30,7 +30,7 @@ class Requirement:
         self.name = normalized(found[1])
         self.extras = found[2] or ""
         self.versions, self.has_marker, self.marker = found[3].partition(";")
-        self.versions = self.versions.strip()
+        self.versions = "".join(self.versions.split())
         if self.versions.startswith("(") and self.versions.endswith(")"):
             self.versions = self.versions[1:-1]
         self.parsed = None
