@@ -44,7 +44,7 @@ macro_rules! placed {
 }
 
 /// All files of the directory. `runner` is the static binary, which can't contain itself.
-pub const fn files(runner: &'static [u8]) -> [PlacedFile; 23] {
+pub const fn files(runner: &'static [u8]) -> [PlacedFile; 27] {
     [
         PlacedFile { path: "isolator-runner", mode: 0o755, content: runner },
         placed!("preload/python/sitecustomize.py"),
@@ -52,6 +52,7 @@ pub const fn files(runner: &'static [u8]) -> [PlacedFile; 23] {
         placed!("session/cells.py"),
         placed!("session/channel.py"),
         placed!("session/charts.py"),
+        placed!("session/edits.cjs"),
         placed!("session/errors.py"),
         placed!("session/figures.py"),
         placed!("session/forms.py"),
@@ -61,11 +62,14 @@ pub const fn files(runner: &'static [u8]) -> [PlacedFile; 23] {
         placed!("session/kernel.cjs"),
         placed!("session/kernel.py"),
         placed!("session/magics.py"),
+        placed!("session/names.cjs"),
         placed!("session/notebooks.py"),
         placed!("session/printing.cjs"),
         placed!("session/programs.py"),
         placed!("session/program.cjs"),
+        placed!("session/rewriting.cjs"),
         placed!("session/runs.py"),
+        placed!("session/scopes.cjs"),
         placed!("session/source.cjs"),
         placed!("session/variables.py"),
         placed!("session/watch.cjs"),
