@@ -4,7 +4,8 @@ _HistoryManager = library("IPython.core.history").HistoryManager
 _fnmatch = library("fnmatch").fnmatchcase
 
 
-class History(_HistoryManager):
+# `%config` knows it by IPython's name.
+class HistoryManager(_HistoryManager):
     """The cells of the session, and the values that they have shown."""
 
     # Without the checks that traits make each time.
@@ -14,6 +15,24 @@ class History(_HistoryManager):
         super().store_inputs(line_num, source, source_raw)
         # There is no database that would take it.
         self.db_input_cache.clear()
+
+    def _lines(self, raw, output):
+        """The cells of the session: the number of the session, that of the cell, and its code."""
+        inputs = self.input_hist_raw if raw else self.input_hist_parsed
+        return [line for line in self._get_range_session(1, None, raw, output) if inputs[line[1]]]
+
+    def get_tail(self, n=10, raw=True, output=False, include_latest=False):
+        lines = self._lines(raw, output)
+        end = len(lines) if include_latest else max(len(lines) - 1, 0)
+        return lines[max(end - (10 if n is None else n), 0) : end]
+
+    def search(self, pattern="*", raw=True, search_raw=True, output=False, n=None, unique=False):
+        inputs = self.input_hist_raw if search_raw else self.input_hist_parsed
+        lines = [line for line in self._lines(raw, output) if _fnmatch(inputs[line[1]], pattern)]
+        if unique:
+            # The last of those that are alike.
+            lines = sorted({inputs[line[1]]: line for line in lines}.values(), key=lambda line: line[1])
+        return lines if n is None else lines[max(len(lines) - n, 0) :]
 
     def pad(self, number):
         """Makes the next cell the one with this number. Cells without Python, such as commands, count too."""
@@ -41,7 +60,8 @@ class Store:
         self._kept[str(key)] = library("pickle").dumps(value)
 
     def __delitem__(self, key):
-        del self._kept[str(key)]
+        # IPython's own forgives a key that is not there.
+        self._kept.pop(str(key), None)
 
     def __contains__(self, key):
         return str(key) in self._kept

@@ -56,7 +56,8 @@ class Publisher(_DisplayPublisher):
         """Does nothing: the output of a cell stays."""
 
 
-class Formatter(_formatters.DisplayFormatter):
+# `%config` knows these by IPython's names.
+class DisplayFormatter(_formatters.DisplayFormatter):
     """Makes the forms of values."""
 
     session = None
@@ -107,7 +108,7 @@ class _Text(io.StringIO):
         return super().write(text)
 
 
-class TextFormatter(_formatters.PlainTextFormatter):
+class PlainTextFormatter(_formatters.PlainTextFormatter):
     """Makes the text of a value, in lines that fit into the terminal of the session, if there is one."""
 
     session = None
@@ -148,9 +149,9 @@ def _long(value, printer, cycle):
 
 def formatter(shell, session):
     """Returns the formatter of a shell."""
-    made = Formatter(parent=shell)
+    made = DisplayFormatter(parent=shell)
     made.session = session
-    text = made.formatters["text/plain"] = TextFormatter(parent=made)
+    text = made.formatters["text/plain"] = PlainTextFormatter(parent=made)
     text.session = session
     text.for_type(str, _long)
     text.for_type(bytes, _long)

@@ -105,6 +105,7 @@ pub fn files(runner: &'static [u8]) -> Vec<PlacedFile> {
         placed!("session/forms.py"),
         placed!("session/html.py"),
         placed!("session/inspector.cjs"),
+        placed!("session/ipython.py"),
         placed!("session/kernel.cjs"),
         placed!("session/kernel.py"),
         placed!("session/loop.py"),
@@ -117,6 +118,7 @@ pub fn files(runner: &'static [u8]) -> Vec<PlacedFile> {
         placed!("session/shell.py"),
         placed!("session/showing.py"),
         placed!("session/source.cjs"),
+        placed!("session/tracebacks.py"),
         placed!("session/variables.py"),
         placed!("session/watch.cjs"),
     ]
