@@ -67,8 +67,9 @@ const fn command(path: &'static str) -> PlacedFile {
 }
 
 /// All files of the directory. `runner` is the static binary, which can't contain itself.
-pub const fn files(runner: &'static [u8]) -> [PlacedFile; 43] {
-    [
+#[must_use]
+pub fn files(runner: &'static [u8]) -> Vec<PlacedFile> {
+    vec![
         PlacedFile { path: "isolator-runner", mode: 0o755, content: runner },
         command("bin/npm"),
         command("bin/npx"),
@@ -93,23 +94,29 @@ pub const fn files(runner: &'static [u8]) -> [PlacedFile; 43] {
         placed!("preload/python/sitecustomize.py"),
         placed!("preload/node.cjs"),
         placed!("session/cells.py"),
+        placed!("session/scopes.cjs"),
+        placed!("session/rewriting.cjs"),
+        placed!("session/names.cjs"),
+        placed!("session/edits.cjs"),
         placed!("session/channel.py"),
         placed!("session/charts.py"),
         placed!("session/errors.py"),
         placed!("session/figures.py"),
         placed!("session/forms.py"),
         placed!("session/html.py"),
-        placed!("session/idioms.py"),
         placed!("session/inspector.cjs"),
         placed!("session/kernel.cjs"),
         placed!("session/kernel.py"),
-        placed!("session/magics.py"),
-        placed!("session/notebooks.py"),
+        placed!("session/loop.py"),
+        placed!("session/plain.py"),
         placed!("session/printing.cjs"),
-        placed!("session/programs.py"),
         placed!("session/program.cjs"),
-        placed!("session/runs.py"),
+        placed!("session/programs.py"),
+        placed!("session/session.py"),
+        placed!("session/shell.py"),
+        placed!("session/showing.py"),
         placed!("session/source.cjs"),
+        placed!("session/store.py"),
         placed!("session/variables.py"),
         placed!("session/watch.cjs"),
     ]
