@@ -50,6 +50,9 @@ find "$site" -type f \( -name '*.a' -o -name '*.h' -o -name '*.hpp' -o -name '*.
 rm -rf "$site"/matplotlib/mpl-data/sample_data
 
 cp "$here"/isolator_*.py "$site"
+# Under another name in the folder of the build, where it would come before the real one.
+cp "$here/module_pip.py" "$site/pip.py"
+link_commands pip pip3 uv npm npx
 MPLCONFIGDIR=$here/mpl PYTHONDONTWRITEBYTECODE=1 python3 "$here/drawing.py" "$site"
 
 finish locales

@@ -25,6 +25,13 @@ pub const PACKAGES: &str = "/.isolator/packages";
 /// The folder of all sets. It can't be listed, and the names of the sets can't be guessed.
 pub const PACKAGE_SETS: &str = "/.isolator/packages/sets";
 
+/// A link to the set of packages that a running sandbox was given, with an engine that has all sets in one folder. Programs that ran
+/// before look there.
+pub const LATE_PACKAGES: &str = "/dev/shm/.isolator-packages";
+
+/// Where the runner listens for requests for packages, in the abstract namespace of the sandbox's network.
+pub const INSTALL_ADDRESS: &[u8] = b"isolator-packages";
+
 /// A file of the directory.
 #[derive(Debug, Clone, Copy)]
 pub struct PlacedFile {
@@ -44,7 +51,7 @@ macro_rules! placed {
 }
 
 /// All files of the directory. `runner` is the static binary, which can't contain itself.
-pub const fn files(runner: &'static [u8]) -> [PlacedFile; 23] {
+pub const fn files(runner: &'static [u8]) -> [PlacedFile; 25] {
     [
         PlacedFile { path: "isolator-runner", mode: 0o755, content: runner },
         placed!("preload/python/sitecustomize.py"),
@@ -56,17 +63,19 @@ pub const fn files(runner: &'static [u8]) -> [PlacedFile; 23] {
         placed!("session/figures.py"),
         placed!("session/forms.py"),
         placed!("session/html.py"),
-        placed!("session/idioms.py"),
         placed!("session/inspector.cjs"),
         placed!("session/kernel.cjs"),
         placed!("session/kernel.py"),
-        placed!("session/magics.py"),
-        placed!("session/notebooks.py"),
+        placed!("session/loop.py"),
+        placed!("session/plain.py"),
         placed!("session/printing.cjs"),
-        placed!("session/programs.py"),
         placed!("session/program.cjs"),
-        placed!("session/runs.py"),
+        placed!("session/programs.py"),
+        placed!("session/session.py"),
+        placed!("session/shell.py"),
+        placed!("session/showing.py"),
         placed!("session/source.cjs"),
+        placed!("session/store.py"),
         placed!("session/variables.py"),
         placed!("session/watch.cjs"),
     ]

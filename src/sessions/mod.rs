@@ -179,6 +179,7 @@ impl Sessions {
             kernel,
             resources,
             packages: packages.as_ref().map(|bound| Arc::clone(&bound.set)),
+            installer: None,
             checkpoints: self.config.checkpoints,
             max_queue,
         };

@@ -172,15 +172,19 @@ def test_a_pod_has_the_memory_and_the_time_that_its_configuration_takes():
 def test_haproxy_takes_the_configuration_that_a_balancer_writes(tmp_path):
     script = FOLDER / "components/haproxy/kubernetes.sh"
     written = ROOT / "contrib/haproxy/haproxy.cfg"
-    variables = os.environ | {"NODES": "3", "SERVICE": "localhost"}
-    done = subprocess.run(["sh", script, written], env=variables, capture_output=True, text=True, check=True)
-    servers = Counter(re.findall(r"^    server (\S+) \1\.localhost:8000 ", done.stdout, re.MULTILINE))
+    variables = os.environ | {"NODES": "3", "SERVICE": "nodes.example"}
+    subprocess.run(["sh", script, written, tmp_path], env=variables, check=True)
+    config, names = tmp_path / "haproxy.cfg", tmp_path / "names.lua"
+    text = config.read_text()
+    # With an address, or HAProxy ignores tcp-ut. The names come afterwards.
+    servers = Counter(re.findall(r"^    server (\S+) 192\.0\.2\.1:8000 tcp-ut 1500 ", text, re.MULTILINE))
     lists = len(re.findall(r"^    server n1 ", written.read_text(), re.MULTILINE))
     assert servers == {f"isolator-{number}": lists for number in range(3)} and lists > 1
+    assert ".nodes.example" in names.read_text()
     # All else is as in contrib/haproxy.
-    assert "server n" not in done.stdout and "192.0.2." not in done.stdout
-    config = tmp_path / "haproxy.cfg"
-    config.write_text(done.stdout.replace("/run/haproxy", str(tmp_path)))
+    assert "server n" not in text
+    for file in (config, names):
+        file.write_text(file.read_text().replace("/run/haproxy", str(tmp_path)))
     checked = subprocess.run(["haproxy", "-c", "-f", config], capture_output=True, text=True)
     assert checked.returncode == 0, checked.stderr
 
