@@ -22,6 +22,7 @@ pub(crate) mod idempotency;
 mod job;
 mod outcome;
 mod packages;
+mod queue_deadline;
 mod replay;
 mod serve;
 pub(crate) mod served;
@@ -52,6 +53,7 @@ pub(crate) use agent::SentFile;
 pub(crate) use error::CallError;
 pub(crate) use job::Job;
 pub(crate) use outcome::{Again, CallOutcome};
+pub(crate) use queue_deadline::QueueDeadline;
 pub(crate) use served::Served;
 pub(crate) use tool::ToolName;
 
@@ -120,8 +122,20 @@ pub(crate) struct Call {
     pub watch: Option<Watch>,
     /// Receives the steps before that.
     pub steps: Option<Steps>,
-    /// How long it can wait for a slot, if not for as long as others.
-    pub max_queue: Option<Duration>,
+    /// When it must have its turn, if it can't wait for as long as others.
+    pub queue_deadline: Option<QueueDeadline>,
+}
+
+impl Call {
+    /// The longest time for a wait of it that begins now, if its request has this limit or none.
+    fn longest_wait(&self, own: Option<Duration>) -> Option<Duration> {
+        queue_deadline::longest_wait(self.queue_deadline, own)
+    }
+
+    /// The client, and the longest time for a wait of it that begins now.
+    fn waiter(&self) -> (&Client, Option<Duration>) {
+        (&self.client, self.longest_wait(None))
+    }
 }
 
 impl Calls {

@@ -70,7 +70,7 @@ impl Calls {
         let mut packages = self.packages_for(&wish.language, wanted, call, max_wait).await?;
         notes.append(&mut packages.notes);
         wish.packages = packages.bound.clone();
-        wish.max_queue = call.max_queue;
+        wish.max_queue = call.longest_wait(None);
         let (session, receipt, mut evicted) =
             self.sessions.open(&call.client, &self.config, wish).await?;
         notes.append(&mut evicted);
@@ -86,7 +86,7 @@ impl Calls {
             note.files(first.sent());
             let (policies, language) = (&self.config.policies, &session.language.name);
             let unchecked = std::mem::take(&mut first.unchecked);
-            self.check_policies(policies, language, unchecked, &call.client, &mut notes).await?;
+            self.check_policies(policies, language, unchecked, call.waiter(), &mut notes).await?;
             let ran = self.run_step(session, first, None, &mut notes).await;
             ran.map_err(|error| CallError::of_session(error, session))?;
         }
