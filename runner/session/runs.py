@@ -20,7 +20,7 @@ _linecache = library("linecache")
 
 class Session:
     def __init__(self, channel, main):
-        self._channel, self._main, self._space = channel, main, vars(main)
+        self.channel, self._main, self._space = channel, main, vars(main)
         # The sources of all cells, by the names of their files.
         self.sources = {}
         # The width of the terminal on which values are shown, if it is one.
@@ -178,7 +178,7 @@ class Session:
         for kind, content in forms:
             kind = kind.encode()
             parts += [len(kind).to_bytes(2, "big"), kind, len(content).to_bytes(4, "big"), content]
-        self._channel.send(b"d", bytes([is_result]), *parts)
+        self.channel.send(b"d", bytes([is_result]), *parts)
 
     def _make_display(self):
         def display(*objects, include=None, exclude=None, metadata=None, transient=None, display_id=None, raw=False, **more):

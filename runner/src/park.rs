@@ -80,8 +80,7 @@ fn serve(
                 );
             }
             First::Session(session) => {
-                drop(forks);
-                return session::serve(session, preloads, oom_score, from_server, to_server);
+                return session::serve(session, preloads, forks, oom_score, from_server, to_server);
             }
         }
     }
