@@ -78,7 +78,7 @@ class _Events(_interactive.EventManager):
             try:
                 call(*args, **kwargs)
             except Exception:
-                print("Error in callback %r (for %s)" % (call, event), file=sys.stderr)
+                print("Error in callback %r (for %s), with arguments args %r,kwargs %r:" % (call, event, args, kwargs))
                 self.shell.showtraceback()
 
 
@@ -108,6 +108,14 @@ class Shell(_InteractiveShell):
             # Another version of IPython. `%load_ext storemagic` brings it.
             pass
 
+        # As in notebooks.
+        for name in ("less", "more"):
+            self.magics_manager.register_alias(name, "pycat", "line")
+
+    def init_history(self):
+        self.history_manager = load("history")["HistoryManager"](shell=self, parent=self)
+        self.configurables.append(self.history_manager)
+
     def init_profile_dir(self, profile_dir):
         """There is none."""
 
@@ -136,6 +144,10 @@ class Shell(_InteractiveShell):
 
     def _exiter_default(self):
         return _Exit(self)
+
+    def ask_exit(self):
+        """Ends the cell."""
+        raise SystemExit
 
     def _tee(self, channel):
         """The runner keeps the output of a cell."""

@@ -51,7 +51,8 @@ class Publisher(_DisplayPublisher):
         """Does nothing: the output of a cell stays."""
 
 
-class Formatter(_formatters.DisplayFormatter):
+# `%config` knows it by IPython's name.
+class DisplayFormatter(_formatters.DisplayFormatter):
     """Makes the forms of values."""
 
     session = None
@@ -128,7 +129,7 @@ def _long(value, printer, cycle):
 
 def formatter(shell, session):
     """Returns the formatter of a shell."""
-    made = Formatter(parent=shell)
+    made = DisplayFormatter(parent=shell)
     made.session = session
     text = made.formatters["text/plain"] = TextFormatter(parent=made)
     text.session = session

@@ -16,7 +16,8 @@ class Store:
         self._kept[str(key)] = _pickle.dumps(value)
 
     def __delitem__(self, key):
-        del self._kept[str(key)]
+        # IPython's own forgives a key that is not there.
+        self._kept.pop(str(key), None)
 
     def __contains__(self, key):
         return str(key) in self._kept

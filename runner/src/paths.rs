@@ -51,7 +51,7 @@ macro_rules! placed {
 }
 
 /// All files of the directory. `runner` is the static binary, which can't contain itself.
-pub const fn files(runner: &'static [u8]) -> [PlacedFile; 25] {
+pub const fn files(runner: &'static [u8]) -> [PlacedFile; 26] {
     [
         PlacedFile { path: "isolator-runner", mode: 0o755, content: runner },
         placed!("preload/python/sitecustomize.py"),
@@ -62,6 +62,7 @@ pub const fn files(runner: &'static [u8]) -> [PlacedFile; 25] {
         placed!("session/errors.py"),
         placed!("session/figures.py"),
         placed!("session/forms.py"),
+        placed!("session/history.py"),
         placed!("session/html.py"),
         placed!("session/inspector.cjs"),
         placed!("session/kernel.cjs"),
