@@ -11,6 +11,7 @@ _Config = library("traitlets.config").Config
 _Type = library("traitlets").Type
 _ExitAutocall = library("IPython.core.autocall").ExitAutocall
 _UsageError = library("IPython.core.error").UsageError
+_StdinNotImplementedError = library("IPython.core.error").StdinNotImplementedError
 _ultratb = library("IPython.core.ultratb")
 _InputRejected = library("IPython.core.error").InputRejected
 _BdbQuit = library("bdb").BdbQuit
@@ -304,6 +305,10 @@ class Shell(_InteractiveShell):
         super().init_hooks()
         self.set_hook("show_in_pager", _print_page, 0)
         self.set_hook("editor", _refuse_editor, 0)
+
+    def ask_yes_no(self, prompt, default=None, interrupt=None):
+        """Magics know what to do if no user can be asked."""
+        raise _StdinNotImplementedError("no user can answer here")
 
     def set_next_input(self, s, replace=False):
         """Prints the text. There is no editor that could get it as the next cell."""
