@@ -77,10 +77,10 @@ def fake_runner(*answers):
         listener.close()
 
 
-def bound(*packages, new=None, **others):
+def bound(*packages, new=None):
     """An answer with packages as pairs of name and version. All of them are new if nothing else is said."""
     listed = [{"name": name, "version": version} for name, version in packages]
-    return [{"bound": {"packages": listed, "new": [name for name, _ in packages] if new is None else new, **others}}]
+    return [{"bound": {"packages": listed, "new": [name for name, _ in packages] if new is None else new}}]
 
 
 def refused(reason, kind="failed"):
@@ -96,7 +96,7 @@ class Done:
 
 def run(command, folder, **variables):
     kept = {"PATH": os.environ["PATH"], "HOME": str(folder)}
-    ended = subprocess.run(command, cwd=folder, env=kept | variables, capture_output=True, text=True, timeout=WITHIN_S, check=False)
+    ended = subprocess.run(command, cwd=folder, env={**kept, **variables}, capture_output=True, text=True, timeout=WITHIN_S, check=False)
     assert "Traceback" not in ended.stderr and "at Object" not in ended.stderr, ended.stderr
     return Done(ended.returncode, ended.stdout, ended.stderr)
 

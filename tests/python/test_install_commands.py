@@ -29,7 +29,7 @@ def test_pip_asks_for_what_is_missing_and_says_what_came(tmp_path):
         "Installing collected packages: fresh, odd-name",
         "Successfully installed fresh-1.2 odd-name-2.0",
     )
-    asked = {"language": "python", "requirements": ["fresh[x]>=1,<3", "odd-name"], "upgrade": False, "constraints": ["there>=1"]}
+    asked = {"language": "python", "requirements": ["fresh[x]>=1,<3", "odd-name"], "upgrade": False}
     assert runner.requests == [asked]
 
 
@@ -55,11 +55,13 @@ def test_pip_reads_files_of_requirements(tmp_path):
     (tmp_path / "inner/more.txt").write_text("\ufeffsecond # why\n-c limits.txt\n")
     (tmp_path / "inner/limits.txt").write_text("second<9\nunasked!=3\n")
     (tmp_path / "all.txt").write_text("# first\nfirst>=1 \\\n  ,<2\n-r inner/more.txt\n${NAMED}\nnever; python_version < '3'\n--only-binary :all:\n")
-    with fake_runner(bound(("first", "1"), ("second", "8"), ("third", "3"))) as runner:
+    came = ("first", "1"), ("second", "8"), ("third", "3")
+    with fake_runner(bound(*came, ("unasked", "3")), bound(*came, ("unasked", "2"), new=["unasked"])) as runner:
         done = pip(tmp_path, "install", "-rall.txt", NAMED="third")
-    assert done.code == 0, done
+    assert done.code == 0 and "Successfully installed first-1 second-8 third-3 unasked-2" in done.out, done
     assert runner.requests[0]["requirements"] == ["first>=1,<2", "second<9", "third"]
-    assert runner.requests[0]["constraints"] == ["unasked!=3"]
+    # What nothing asks for is limited once it has come along.
+    assert runner.requests[1]["requirements"] == ["first>=1,<2", "second<9", "third", "unasked!=3"]
 
 
 @pytest.mark.parametrize(
@@ -222,8 +224,9 @@ def test_npm_links_packages_into_a_project_elsewhere(tmp_path):
     project.mkdir()
     (project / "package.json").write_text("{}")
     install_node(store, "fresh", "2.3.1")
-    with fake_runner(bound(("fresh", "2.3.1"), folder=str(store))):
-        done = npm(project, "install", "fresh", "--no-save")
+    with fake_runner(bound(("fresh", "2.3.1"))):
+        # The home is the workspace of some sandboxes.
+        done = npm(project, "install", "fresh", "--no-save", HOME=str(store))
     assert done.code == 0 and (project / "node_modules/fresh").is_symlink(), done
     assert (project / "package.json").read_text() == "{}"
 

@@ -1,222 +1,123 @@
-"""Programs that ask for packages while they run, over the socket that the commands use."""
+"""Packages that programs install themselves: with pip, uv and npm, in programs, cells and commands of a session."""
 
-import json
+import re
 
-import anyio
 import package_sets
 import pytest
 from package_index import Index
 from package_sets import packages, python_set, serving
 from server import shared
-from session_calls import Tools, open_session
+from session_calls import Tools, opened
 
 pytestmark = pytest.mark.any_engine
 
-# As the commands do it, without them.
-ASK = """
-import json, socket
-def ask(*requirements, language="python", raw=None, **more):
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(b"\\0isolator-packages")
-        wanted = {"language": language, "requirements": requirements, **more}
-        connection.sendall((json.dumps(wanted) if raw is None else raw).encode() + b"\\n")
-        *_, last = map(json.loads, connection.makefile())
-    return last
-def new(*requirements, **more):
-    return ask(*requirements, **more)["bound"]["new"]
-"""
-
-SETS = {"text": python_set("alpha==1.*", "Odd-Name.pkg")}
-
-
-def on_demand(folder, index, sets=None, allow=("*",), **settings):
-    wanted = {"enabled": True, "allow": list(allow), "maxSets": 64}
-    address = {"python": index.python(), "javascript": index.javascript()}
-    return package_sets.config(folder, sets, address, onDemand=wanted, **settings)
+SETS = {"small": python_set("gamma")}
+ALLOWED = ["alpha", "gamma", "odd.*", "plain", "@scope/*"]
 
 
 @pytest.fixture(scope="module")
 async def demand(anyio_backend, tmp_path_factory):
-    """A server that builds whatever programs ask for, and writes an audit log."""
-    folder = tmp_path_factory.mktemp("demand")
+    """A server whose programs can install some packages, and one with sets only."""
+    folder = tmp_path_factory.mktemp("installs")
     with Index(packages()) as index:
-        settings = {"audit": {"path": str(folder / "audit.jsonl")}}
-        async with shared(serving(folder, on_demand(folder, index, allow=["alpha", "gamma", "odd.*", "plain"], **settings))) as server:
-            server.folder = folder
+        address = {"python": index.python(), "javascript": index.javascript()}
+        wanted = {"enabled": True, "allow": ALLOWED}
+        config = package_sets.config(folder, None, address, onDemand=wanted)
+        async with shared(serving(folder, config)) as server:
             yield server
 
 
 @pytest.fixture(scope="module")
-async def named(anyio_backend, tmp_path_factory):
-    """A server with sets of its own, which builds none for programs."""
-    folder = tmp_path_factory.mktemp("named")
-    with Index(packages()) as index:
-        async with shared(serving(folder, package_sets.config(folder, SETS, {"python": index.python()}))) as server:
-            await server.are("ready")
-            yield server
+async def tools(demand):
+    return await Tools.of(demand.client)
 
 
-async def says(server, code, *packages, **arguments):
-    """What a program prints as JSON after it could ask for packages."""
-    return json.loads(await server.prints(ASK + code, *packages, **arguments))
-
-
-async def test_a_program_imports_what_it_has_asked_for(demand):
-    code = """
-before = ask("alpha<2")
-import alpha, gamma
-after = ask("alpha", "gamma>=1")
-print(json.dumps([before, alpha.version, gamma.value, after]))
-"""
-    before, version, value, after = await says(demand, code)
-    assert before == {"bound": {"packages": [{"name": "alpha", "version": "1.1"}, {"name": "gamma", "version": "1.0"}], "new": ["alpha", "gamma"]}}
-    assert (version, value) == ("1.1", 3)
-    assert after == {"bound": {"packages": before["bound"]["packages"], "new": []}}
-
-
-async def test_a_second_request_adds_and_keeps_versions_unless_it_asks_for_others(demand):
-    code = """
-from importlib.metadata import version
-first = new("alpha==1.0")
-steps = [first, new("Odd_Name.pkg"), version("alpha"), new("alpha", upgrade=True), version("alpha"), new("alpha<2"), version("alpha")]
-import odd_name
-print(json.dumps([*steps, odd_name.x]))
-"""
-    assert await says(demand, code) == [["alpha", "gamma"], ["odd-name-pkg"], "1.0", ["alpha"], "2.0", ["alpha"], "1.1", 1]
-
-
-async def test_a_child_of_a_program_finds_them_too(demand):
-    code = """
+PROGRAM = """
 import subprocess, sys
-new("alpha==1.*")
-print(subprocess.check_output([sys.executable, "-c", "import alpha; print('[%s]' % alpha.value)"], text=True))
-"""
-    assert await says(demand, code) == [3]
-
-
-async def test_what_an_operator_does_not_allow_is_refused(demand):
-    refused = (await says(demand, 'print(json.dumps(ask("hook")))'))["refused"]
-    assert refused["kind"] == "not_allowed" and "hook" in refused["reason"] and "odd.*" in refused["reason"], refused
-    refused = (await says(demand, 'print(json.dumps(ask("alpha>=7")))'))["refused"]
-    assert refused["kind"] == "no_match" and "alpha" in refused["reason"], refused
-    refused = (await says(demand, 'print(json.dumps(ask("plain", language="javascript")))'))["refused"]
-    assert "this sandbox is for python" in refused["reason"], refused
-
-
-async def test_hostile_requests_are_refused_in_words(demand):
-    code = """
-texts = ["-r /etc/passwd", "--index-url=http://x", "git+https://x", "a @ file:///etc", "./x", "a\\nb", "\\0", "x" * 5000, "", "a;b", "alpha;" + "(" * 200]
-raw = ["", "[]", "{}", "null", '{"language": "python", "requirements": "alpha"}', "x" * 70000, "\\ud800".encode("utf-8", "surrogatepass").decode("latin-1")]
-answers = [ask(text) for text in texts] + [ask(raw=text) for text in raw] + [ask(*["alpha"] * 501)]
-with socket.socket(socket.AF_UNIX) as connection:
-    connection.connect(b"\\0isolator-packages")
-    connection.shutdown(socket.SHUT_WR)
-    answers.append(json.loads(connection.makefile().read()))
-print(json.dumps(answers))
-"""
-    for answer in await says(demand, code):
-        assert answer.keys() == {"refused"} and len(answer["refused"]["reason"]) < 2000, answer
-
-
-async def test_a_flood_of_requests_is_slowed_down_and_the_program_goes_on(demand):
-    code = """
-import threading, time
-answers = []
-def flood():
-    for _ in range(20):
-        try: answers.append(ask("alpha>=9").get("refused", {}).get("kind"))
-        except OSError: answers.append("closed")
-threads = [threading.Thread(target=flood) for _ in range(8)]
-for thread in threads: thread.start()
-silent = [socket.socket(socket.AF_UNIX) for _ in range(20)]
-for one in silent:
-    one.setblocking(False)
-    try: one.connect(b"\\0isolator-packages")
-    except OSError: pass
-for thread in threads: thread.join()
-for one in silent: one.close()
-time.sleep(3)
-import collections
-print(json.dumps([len(answers), collections.Counter(map(str, answers)), new("gamma")]))
-"""
-    count, busy, then = await says(demand, code, timeout="40s")
-    assert count == 160 and busy["busy"] > 80 and "closed" not in busy and then == ["gamma"], busy
-
-
-async def test_programs_at_once_get_what_each_has_asked_for(demand):
-    found = {}
-
-    async def run(number):
-        wanted = ["alpha==1.0", "alpha==2.0", "gamma"][number % 3]
-        code = f"print(json.dumps([new({wanted!r}), ask('alpha')]))"
-        found[number] = await says(demand, code, timeout="60s")
-
-    async with anyio.create_task_group() as group:
-        for number in range(10):
-            group.start_soon(run, number)
-    assert [found[number][0] for number in range(3)] == [["alpha", "gamma"], ["alpha", "gamma"], ["gamma"]]
-    assert all(found[number][0] == found[number % 3][0] for number in range(10)), found
-
-
-async def test_sessions_keep_them_after_an_undo(demand):
-    session = await open_session(await Tools.of(demand.client))
-    await session.cell(ASK)
-    got = await session.cell("print(new('alpha==1.0')); import alpha; print(alpha.version)")
-    assert got["stdout"] == "['alpha', 'gamma']\n1.0\n", got
-    died = await session.cell("x = new('Odd_Name.pkg'); import os; os._exit(3)", "error")
-    assert any("packages that the cell has installed are still there" in note for note in died["notes"]), died
-    got = await session.cell("import odd_name, alpha; print(odd_name.x, alpha.version)")
-    assert got["stdout"] == "1 1.0\n", got
-    # Commands of the session find them, too.
-    got = await session.command("python3 -c 'import odd_name; print(odd_name.x)'; alpha")
-    assert got["stdout"] == "1\nalpha runs 3\n", got
-    await session.close()
-
-
-async def test_modules_for_javascript_are_there_while_a_program_runs(demand):
-    code = """
-const net = require("net");
-const connection = net.connect("\\0isolator-packages");
-connection.write(JSON.stringify({ language: "javascript", requirements: ["plain@1"] }) + "\\n");
-let all = "";
-connection.on("data", (data) => (all += data));
-connection.on("end", () => {
-  const answer = JSON.parse(all.trim().split("\\n").pop());
-  console.log(JSON.stringify([answer.bound.new, require("plain").part]));
-});
-"""
-    printed = json.loads(await demand.prints(code, language="javascript"))
-    assert printed == [["@scope/part", "plain"], "part"]
-
-
-async def test_each_request_has_a_line_in_the_audit_log(demand):
-    await says(demand, 'print(json.dumps(ask("gamma>=1")))')
-    with anyio.fail_after(10):
-        while True:
-            lines = [json.loads(line) for line in (demand.folder / "audit.jsonl").read_text().splitlines()]
-            found = [line for line in lines if line["tool"] == "install" and line.get("packages") == ["gamma>=1"]]
-            if found:
-                break
-            await anyio.sleep(0.05)
-    assert found[0]["status"] == "success" and len(found[0]["package_set"]) == 64, found
-
-
-async def test_without_packages_on_demand_the_sets_of_the_operator_are_there(named):
-    code = """
-first = new("alpha")
+try:
+    import alpha
+except ImportError:
+    done = subprocess.run("pip install 'alpha<2' && python3 -m pip list | grep -E 'alpha|gamma'", shell=True, capture_output=True, text=True)
+    print(done.stdout, done.stderr, done.returncode)
 import alpha
-print(json.dumps([first, alpha.version, new("gamma"), ask("hook")["refused"]]))
+print(alpha.version, alpha.text, flush=True)
+subprocess.check_call([sys.executable, "-c", "import alpha; print('child', alpha.version)"])
+subprocess.check_call("alpha; uv pip show alpha | grep ^Version; pip check", shell=True)
 """
-    first, version, second, refused = await says(named, code)
-    assert (first, version, second) == (["alpha", "gamma", "odd-name-pkg"], "1.1", [])
-    assert refused["kind"] == "off"
-    assert "none of its sets has hook" in refused["reason"] and "python are: text" in refused["reason"], refused
-    assert 'packages ["text"]' in refused["reason"], refused
 
 
-async def test_a_program_adds_to_the_set_of_its_call(demand):
-    code = """
-from importlib.metadata import version
-print(json.dumps([new("Odd_Name.pkg"), version("alpha"), version("odd-name-pkg")]))
+async def test_a_program_installs_what_it_then_imports(demand):
+    printed = await demand.prints(PROGRAM, timeout=60)
+    for said in [
+        "Collecting alpha<2\n",
+        "Installing collected packages: alpha, gamma\nSuccessfully installed alpha-1.1 gamma-1.0\n",
+        "\n1.1 data of alpha\nchild 1.1\nalpha runs 3\nVersion: 1.1\nNo broken requirements found.\n",
+    ]:
+        assert said in printed, printed
+    assert re.search(r"^alpha +1\.1\ngamma +1\.0\n", printed, re.MULTILINE), printed
+
+
+async def test_a_session_installs_and_its_cells_go_on(tools):
+    async with opened(tools) as session:
+        kept = "import numpy, sys; kept = numpy.arange(3)"
+        await session.cell(kept)
+        cell = await session.cell("!pip install numpy 'alpha<1.1' | tail -1")
+        assert cell["stdout"] == "Successfully installed alpha-1.0 gamma-1.0\n", cell
+        cell = await session.cell("import alpha; print(alpha.version, kept.sum(), sys.modules['numpy'] is numpy)")
+        assert cell["stdout"] == "1.0 3 True\n"
+        told = await session.command("pip install -q odd-name.pkg && python3 -c 'import odd_name, alpha; print(odd_name.x, alpha.version)'")
+        assert told["stdout"] == "1 1.0\n", told
+        cell = await session.cell("import odd_name\n!pip install alpha")
+        assert re.fullmatch(r"Requirement already satisfied: alpha in \S+ \(1\.0\)\n(Req.* gamma>=1 in \S+ \(from alpha\) \(1\.0\)\n)?", cell["stdout"])
+        # A newer version is there for programs that have not imported the old one.
+        told = await session.command("pip install -U alpha | tail -1; python3 -c 'import alpha, odd_name; print(alpha.version)'")
+        assert told["stdout"] == "Successfully installed alpha-2.0\n2.0\n", told
+
+
+async def test_each_refusal_says_what_can_be_done(demand, tools):
+    program = "import subprocess, sys; sys.exit(subprocess.run(['pip', 'install', *sys.argv[1:]]).returncode)"
+    for args, *said in [
+        (["hook"], "hook", "alpha, gamma, odd.*"),
+        (["alpha==9"], "alpha", "ERROR: No matching distribution found for alpha==9"),
+        (["gamma", "-e", "."], "-e installs a folder"),
+    ]:
+        answer = (await demand.fails(program, args=args)).structured_content
+        assert answer["exit_code"] == 1 and answer["stderr"].startswith("ERROR: "), answer
+        assert all(part in answer["stderr"] for part in said), answer["stderr"]
+    async with opened(tools) as session:
+        told = await session.command("npm install plain", "error")
+        assert "this sandbox is for python" in told["stderr"], told
+
+
+async def test_where_only_sets_are_programs_get_those(tmp_path):
+    with Index(packages()) as index:
+        config = package_sets.config(tmp_path, SETS, {"python": index.python(), "javascript": index.javascript()})
+        async with serving(tmp_path, config) as server:
+            await server.are("ready", "small")
+            program = "import subprocess\nprint(subprocess.run('pip install gamma; pip install alpha', shell=True, capture_output=True, text=True))"
+            printed = await server.prints(program)
+    assert "Successfully installed gamma-1.0" in printed, printed
+    for said in ["packages.onDemand", "none of its sets has alpha", "small"]:
+        assert said in printed, printed
+
+
+JAVASCRIPT = """
+const { execSync, spawnSync } = require('child_process');
+console.log(execSync('npm install plain@1 lodash', { encoding: 'utf8' }).replace(/ in .*/, ''));
+console.log(require('plain').version, require('plain').part, require('lodash').VERSION > '4');
+console.log(execSync("node -p \\"require('plain').version\\" && npm ls plain", { encoding: 'utf8' }));
+console.log(require('fs').readFileSync('package.json', 'utf8'));
+const done = spawnSync('npm', ['install', 'only-esm'], { encoding: 'utf8' });
+console.log(done.status, done.stderr);
 """
-    assert await says(demand, code, "alpha==1.0") == [["odd-name-pkg"], "1.0", "1.0"]
+
+
+async def test_npm_installs_what_the_program_then_requires(demand, tools):
+    printed = await demand.prints(JAVASCRIPT, language="javascript", timeout=60)
+    for said in ["\nadded 2 packages\n", "\n1.1.0 part true\n1.1.0\n", "── plain@1.1.0\n", '"plain": "^1.1.0"', "1 npm error ", "plain, @scope/*"]:
+        assert said in printed, printed
+    async with opened(tools, language="javascript") as session:
+        told = await session.command("npm i plain@2 --silent && node -p 'require(\"plain\").version'")
+        assert told["stdout"] == "2.0.0\n", told
+        cell = await session.cell("require('plain').version + (await import('plain')).default.part")
+        assert cell["result"] == "'2.0.0part'", cell

@@ -21,7 +21,7 @@ class Refused extends Error {
   }
 }
 
-// Asks for packages. Settles with `packages`, `new` and perhaps `folder` of the answer.
+// Asks for packages. Settles with the packages of the set and the names of the new ones.
 function ask(requirements, upgrade, showProgress) {
   const line = `${JSON.stringify({ language: 'javascript', requirements, upgrade })}\n`;
   if (Buffer.byteLength(line) > LONGEST_REQUEST) {
@@ -54,7 +54,7 @@ function ask(requirements, upgrade, showProgress) {
           else if (answer.refused) settle(reject, new Refused(clean(answer.refused.reason), String(answer.refused.kind)));
           else {
             const packages = answer.bound.packages.map((it) => ({ name: clean(it.name), version: clean(it.version) }));
-            settle(resolve, { packages, added: new Set(answer.bound.new.map(clean)), folder: answer.bound.folder });
+            settle(resolve, { packages, added: new Set(answer.bound.new.map(clean)) });
           }
         } catch {
           settle(reject, new Refused(`the runner gave an answer that can't be read: ${clean(each.slice(0, 200))}`));

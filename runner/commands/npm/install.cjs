@@ -3,6 +3,7 @@
 'use strict';
 
 const fs = require('node:fs');
+const os = require('node:os');
 const path = require('node:path');
 
 const { Refused, ask, clean } = require('./asking.cjs');
@@ -92,19 +93,13 @@ function refused(error) {
 }
 
 // Packages are linked into the workspace by the runner. A project elsewhere gets links of its own.
-function linkInto(root, { packages, folder }) {
-  const hidden = packages.filter(({ name, version }) => find(name, root)?.version !== version);
-  if (!hidden.length) return;
-  const from = typeof folder === 'string' ? path.join(folder, FOLDER) : undefined;
-  const left = [];
-  for (const { name } of hidden) {
-    const target = from && path.join(from, name);
+function linkInto(root, { packages }) {
+  for (const { name, version } of packages) {
+    const found = find(name, root);
+    const target = found?.version === version ? undefined : placeInSet(name, version);
+    // One that only another package finds, in its own folder, has no place.
+    if (!target) continue;
     const place = path.join(root, FOLDER, name);
-    if (!target || !fs.existsSync(target)) {
-      // One that only another package finds, in its own folder.
-      if (!find(name, root)) left.push(name);
-      continue;
-    }
     try {
       fs.mkdirSync(path.dirname(place), { recursive: true });
       if (fs.lstatSync(place, { throwIfNoEntry: false })?.isSymbolicLink()) fs.unlinkSync(place);
@@ -113,8 +108,26 @@ function linkInto(root, { packages, folder }) {
       throw new Failed(`${name} is in the set of this sandbox, but ${place} can't be made a link to it: ${error.code}`);
     }
   }
-  const isSeen = packages.some(({ name }) => find(name, root));
-  if (left.length && !isSeen) throw new Failed(`packages are in the workspace, where programs of ${root} do not find them: install and run there`);
+  if (packages.length && !packages.some(({ name }) => find(name, root))) {
+    throw new Failed(`packages are in the workspace, where programs of ${root} do not find them: install and run there`);
+  }
+}
+
+// The folder of a package in the set, or behind its link in the workspace.
+function placeInSet(name, version) {
+  for (const folder of ['/.isolator/packages', '/workspace', os.homedir()]) {
+    const place = path.join(folder, FOLDER, name);
+    if (readQuietly(path.join(place, 'package.json'))?.version === version) return fs.realpathSync(place);
+  }
+  return undefined;
+}
+
+function readQuietly(file) {
+  try {
+    return readJson(file);
+  } catch {
+    return undefined;
+  }
 }
 
 function save(file, described, asked, { packages }, options, root) {

@@ -22,13 +22,11 @@ def clean(text):
     return "".join(c if c == "\n" or c.isprintable() else c.encode("unicode_escape").decode() for c in str(text))
 
 
-def ask(requirements, constraints, upgrade, show_progress):
+def ask(requirements, upgrade, show_progress):
     """Asks for packages. Returns all packages of the set as pairs of name and version, and the normalized names of those that are new.
 
     Raises Refused with the reason if the sandbox does not get them."""
     request = {"language": "python", "requirements": requirements, "upgrade": upgrade}
-    if constraints:
-        request["constraints"] = constraints
     line = json.dumps(request).encode() + b"\n"
     if len(line) > _LONGEST_REQUEST:
         raise Refused("the requirements have %d bytes, and at most %d can be asked for at once" % (len(line), _LONGEST_REQUEST))

@@ -48,11 +48,11 @@ class Wanted:
                 missing.append(requirement)
         return satisfied, missing
 
-    def rest(self, satisfied, missing):
-        """The versions to which a set has to keep that gets the missing ones, as texts."""
+    def limits(self, satisfied, missing):
+        """The versions within which packages have to be that nothing asks for but other packages, if the set has them."""
         asked = {requirement.name for requirement in missing}
         others = [requirement for requirement, _ in satisfied] + [it for it in self.constraints if it.is_needed()]
-        return sorted({it.name + it.versions for it in others if it.name not in asked and it.versions})
+        return [it for it in others if it.name not in asked and it.versions]
 
 
 def get(wanted, missing, satisfied, show_progress):
@@ -60,8 +60,24 @@ def get(wanted, missing, satisfied, show_progress):
     if inventory.is_virtual():
         reason = "this is the Python of a virtual environment, which would not find them: leave it, and install for the sandbox's Python"
         raise NotPossible(reason)
-    texts = sorted({requirement.within(wanted.constraints) for requirement in missing})
-    return ask(texts, wanted.rest(satisfied, missing), wanted.is_upgrade, show_progress)
+    limits = wanted.limits(satisfied, missing)
+    if limits and packaging() is None:
+        raise NotPossible("versions of other packages are compared by the package packaging, which the image does not have: leave -c out")
+    texts = {requirement.within(wanted.constraints) for requirement in missing}
+    new = set()
+    while True:
+        packages, added = ask(sorted(texts), wanted.is_upgrade, show_progress)
+        new |= added
+        versions = {normalized(name): version for name, version in packages}
+        # Only now it is known what comes along. Asking for a package by its limits then adds no other one.
+        limited = {it.within(limits) for it in limits if it.name in versions and not _is_within(it, versions[it.name])}
+        if limited <= texts:
+            return packages, new
+        texts |= limited
+
+
+def _is_within(limit, version):
+    return limit.parsed.specifier.contains(version, prereleases=True)
 
 
 def run(given, names, output):

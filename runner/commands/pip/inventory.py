@@ -2,25 +2,40 @@
 
 import importlib.metadata
 import os
+import re
 import site
 import sys
 
 from asking import clean, normalized
 from requirement_files import packaging
 
+# The name of a folder with a package's description.
+_DESCRIPTION = re.compile(r"/([A-Za-z0-9][\w.]*)-([^/-]+)\.dist-info$")
 # The set of this sandbox, wherever the engine has it.
 _SETS = ("/.isolator/packages/", "/dev/shm/.isolator-packages/")
 
 
 class Package:
-    """An installed package."""
+    """An installed package. Only what is asked for is read of its description, because there can be many packages."""
 
     def __init__(self, distribution):
-        self._distribution = distribution
-        self.name = clean(distribution.metadata["Name"])
-        self.key = normalized(self.name)
-        self.version = clean(distribution.version)
-        self.location = clean(os.path.abspath(str(distribution.locate_file(""))))
+        self._distribution, self._name = distribution, None
+        place = str(getattr(distribution, "_path", ""))
+        found = _DESCRIPTION.search(place)
+        if found and os.path.exists(os.path.join(place, "METADATA")):
+            self.key, self.version = normalized(found[1]), clean(found[2])
+        else:
+            self.key, self.version = normalized(self.name), clean(distribution.version)
+
+    @property
+    def name(self):
+        if self._name is None:
+            self._name = clean(self._distribution.metadata["Name"])
+        return self._name
+
+    @property
+    def location(self):
+        return clean(os.path.abspath(str(self._distribution.locate_file(""))))
 
     @property
     def is_of_a_set(self):
@@ -82,7 +97,7 @@ def installed(paths=None):
         except Exception:
             # Half a package, without a name or a version.
             continue
-        if package.name != "None":
+        if package.key != "none":
             found.setdefault(package.key, package)
     return found
 

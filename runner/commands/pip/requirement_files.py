@@ -49,7 +49,7 @@ class Requirement:
     def within(self, constraints):
         """Its text, with the versions that constraints of the same name leave."""
         versions = [self.versions, *(it.versions for it in constraints if it.name == self.name and it.is_needed())]
-        text = self.name + self.extras + ",".join(filter(None, versions))
+        text = self.name + self.extras + ",".join(filter(None, dict.fromkeys(versions)))
         # Whatever is asked for is needed, so its marker says nothing more.
         return text if self.parsed or not self.has_marker else "%s ; %s" % (text, self.marker.strip())
 
