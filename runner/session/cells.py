@@ -78,7 +78,7 @@ def serve(socket, main):
             if kind == b"C":
                 _take(session, channel, payload, descriptors)
             elif kind == b"P":
-                _prepare(channel, *descriptors)
+                _prepare(session, channel, *descriptors)
         except BaseException as error:
             # A signal between two cells, or something that a cell has broken here. The runner must not wait forever.
             _end(channel, _FAILED, 1, "the kernel failed: %s" % type(error).__name__)
@@ -126,11 +126,18 @@ def _take(session, channel, payload, descriptors):
     _end(channel, *end)
 
 
-def _prepare(channel, fresh):
+def _prepare(session, channel, fresh):
     """Makes the checkpoint for the next cell ahead: a fork takes longer than most cells."""
     reason = _make_checkpoint(channel, fresh)
-    if reason is not _UNDONE:
-        _tell(channel, b"p", reason)
+    if reason is _UNDONE:
+        return
+    _tell(channel, b"p", reason)
+    if reason is None and not channel.has_message():
+        try:
+            session.cells.warm_up()
+        except Exception:
+            # A cell has broken what the next one needs, and will be told.
+            pass
 
 
 def _tell(channel, kind, reason):

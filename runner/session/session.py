@@ -1,4 +1,4 @@
-"""A session: its variables, its streams, and how things are shown. `shell.py` and `plain.py` run its cells."""
+"""A session: its variables, its streams, and how things are shown. `ipython.py` and `plain.py` run its cells."""
 
 import builtins
 import sys
@@ -43,7 +43,7 @@ class Session:
             except ImportError:
                 self._cells = load("plain")["Cells"](self)
             else:
-                self._cells = load("shell")["Cells"](self)
+                self._cells = load("ipython")["Cells"](self)
         return self._cells
 
     def run(self, number, source):

@@ -105,8 +105,10 @@ pub(crate) fn variables(
         Interpreter::Node => "node_modules/.bin",
     };
     let path = env.get("PATH").cloned().or_else(|| std::env::var("PATH").ok());
+    let place = format!(":{folder}/{commands}");
     if let Some(path) = path.filter(|path| !path.is_empty()) {
-        env.insert("PATH".to_owned(), format!("{path}:{folder}/{commands}"));
+        let path = path.strip_suffix(&place).unwrap_or(&path);
+        env.insert("PATH".to_owned(), format!("{path}{place}"));
     }
     env
 }

@@ -19,6 +19,7 @@ pub(crate) mod command;
 mod contexts;
 mod error;
 pub(crate) mod idempotency;
+mod installs;
 mod job;
 mod outcome;
 mod packages;
@@ -67,6 +68,7 @@ pub(crate) struct Calls {
     sessions: Sessions,
     packages: Packages,
     idempotency: Idempotency,
+    audit: Audit,
     clients: Clients,
 }
 
@@ -141,7 +143,7 @@ impl Call {
 impl Calls {
     /// For one client or for several.
     pub(crate) fn new(setup: &Setup, snippets: Arc<Snippets>, clients: Clients) -> Self {
-        let Setup { config, pools, packages, journals, .. } = setup;
+        let Setup { config, pools, packages, audit, journals, .. } = setup;
         let in_flight = config.requests.max_in_flight.as_usize();
         let (has_one, node) = (clients == Clients::One, config.node.node());
         let (sessions, pools_of) = (config.sessions.clone(), Arc::clone(pools));
@@ -154,13 +156,14 @@ impl Calls {
             sessions,
             packages: packages.clone(),
             idempotency: Idempotency::new(config, clients),
+            audit: audit.clone(),
             clients,
         }
     }
 
     /// For calls that begin under another configuration. All sessions stay.
     pub(crate) fn reconfigured(&self, setup: &Setup, snippets: Arc<Snippets>) -> Self {
-        let Setup { config, pools, packages, .. } = setup;
+        let Setup { config, pools, packages, audit, .. } = setup;
         let (has_one, in_flight) =
             (self.clients == Clients::One, config.requests.max_in_flight.as_usize());
         self.in_flight.set_limits(in_flight, self.clients.share_of(in_flight));
@@ -177,6 +180,7 @@ impl Calls {
             ),
             packages: packages.clone(),
             idempotency: self.idempotency.clone(),
+            audit: audit.clone(),
             clients: self.clients,
         }
     }

@@ -19,6 +19,10 @@ use crate::result::receipt::ReceiptReport;
 use crate::sessions::journal::Step;
 use crate::sessions::{InUse, NoSession};
 
+/// The note of a cell that was undone after it had installed something.
+const PACKAGES_STAY: &str =
+    "the packages that the cell has installed are still there: only its variables were undone";
+
 impl Calls {
     /// Serves a job. Dropping the future ends the program and removes its sandbox.
     ///
@@ -88,6 +92,8 @@ impl Calls {
         notes.append(&mut packages.notes);
         packages.note(note);
         run.packages = packages.set();
+        let in_sandbox = packages.in_sandbox(&self.packages, &language, call);
+        run.installer = Some(self.installer(in_sandbox));
         run.watch = call.watch.clone();
         run.max_queue = call.longest_wait(run.max_queue);
         let (outcome, receipt) = self.execute(&language, &run, &call.client, note).await?;
@@ -122,8 +128,8 @@ impl Calls {
         if let Step::Code { code, .. } = &job.step
             && is_own
         {
-            let bound = session.packages.as_ref();
-            notes.extend(self.packages_of_cell(&language, bound, code).await?);
+            let bound = session.bound();
+            notes.extend(self.packages_of_cell(&language, bound.as_ref(), code).await?);
         }
         let (policies, unchecked) =
             (session.policies(&self.config), std::mem::take(&mut job.unchecked));
@@ -131,8 +137,12 @@ impl Calls {
         let is_command = matches!(job.step, Step::Command { .. });
         let (advice, wanted) = (job.advice.take(), job.wanted.clone());
         let (sent, timeout) = (job.run.workspace.names(), job.run.timeout);
+        let installs = session.installs();
         let ran = self.run_step(&session, job, call.watch.clone(), &mut notes).await;
         let cell = Box::new(ran.map_err(|error| CallError::of_session(error, &session))?);
+        if cell.undone > 0 && session.installs() > installs {
+            notes.push(PACKAGES_STAY.to_owned());
+        }
         note.ran(&cell.outcome);
         notes.extend(self.sessions.about_the_end());
         Ok(Served::Ran(Box::new(Ran {
@@ -145,7 +155,7 @@ impl Calls {
             resources: session.resources,
             advice,
             sent,
-            packages: session.packages.as_ref().map_or_else(Vec::new, |it| it.asked.clone()),
+            packages: session.bound().map_or_else(Vec::new, |it| it.asked),
             end: RunEnd::Step { cell, is_command, session },
         })))
     }

@@ -88,7 +88,7 @@ impl Server {
         let next = Configured::new(setup, Arc::clone(&snippets), answers);
         let has_other_lists = before.lists() != next.lists();
         self.now.set(next);
-        before.setup.packages.replaced();
+        before.setup.packages.replaced(&packages);
         self.changes.reconfigure(snippets, packages, has_other_lists);
     }
 
