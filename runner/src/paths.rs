@@ -44,7 +44,7 @@ macro_rules! placed {
 }
 
 /// All files of the directory. `runner` is the static binary, which can't contain itself.
-pub const fn files(runner: &'static [u8]) -> [PlacedFile; 27] {
+pub const fn files(runner: &'static [u8]) -> [PlacedFile; 28] {
     [
         PlacedFile { path: "isolator-runner", mode: 0o755, content: runner },
         placed!("preload/python/sitecustomize.py"),
@@ -62,6 +62,7 @@ pub const fn files(runner: &'static [u8]) -> [PlacedFile; 27] {
         placed!("session/kernel.cjs"),
         placed!("session/kernel.py"),
         placed!("session/magics.py"),
+        placed!("session/modules.cjs"),
         placed!("session/names.cjs"),
         placed!("session/notebooks.py"),
         placed!("session/printing.cjs"),
