@@ -66,18 +66,37 @@ _channels = load("channel")
 _guarded, _signals = _channels["guarded"], _channels["signals"]
 
 
-def serve(socket, main):
-    """Runs cells until the runner closes the channel. Never returns."""
-    channel = _channels["Channel"](socket)
-    session = load("session")["Session"](channel, main)
-    # Until the first cell comes there is time to load what some cells need.
-    for step in [lambda: load("forms"), lambda: load("errors"), lambda: session.cells]:
-        if channel.has_message():
-            break
-        _guarded(step)
+def prepare(main):
+    """Loads what cells need. Returns a session, whose channel is not connected yet."""
+    session = _new_session(main)
+    for step in _steps(session):
+        step()
+    return session
+
+
+def _new_session(main):
+    return load("session")["Session"](_channels["Channel"](), main)
+
+
+def _steps(session):
+    """Steps that load what cells need, each of which a first cell would wait for."""
+    return [lambda: load("forms"), lambda: load("errors"), lambda: session.cells]
+
+
+def serve(socket, main, session=None):
+    """Runs cells until the runner closes the channel, in a session that may be prepared. Never returns."""
+    steps = []
+    if session is None:
+        session = _new_session(main)
+        steps = _steps(session)
+    channel = session.channel
+    channel.connect(socket)
     while True:
         try:
             kind, payload, descriptors = channel.receive()
+            # Before the first checkpoint is made: what is loaded after it would be lost with the cell, and loaded again.
+            while steps:
+                _guarded(steps.pop(0))
             if kind == b"C":
                 _take(session, channel, payload, descriptors)
             elif kind == b"P":
