@@ -12,7 +12,8 @@ Numbers are big endian, and texts are in UTF-8. The runner sends:
   the channel for the process that runs it if there is a checkpoint.
 - ``P`` to have the checkpoint of the next cell made now. One descriptor comes along: the channel for the process that will run
   that cell.
-- ``R`` to a checkpoint: its child is gone, and this process is the session again, as it was before.
+- ``R`` to a checkpoint: its child is gone, and this process is the session again, as it was before. Two descriptors come along: the
+  pipes for what its threads and tasks print until the next cell.
 - The end, when it needs the process no longer. Nothing of the client runs then, and nothing is flushed.
 
 The kernel sends:
@@ -56,11 +57,14 @@ _LONGEST_ERROR = 1024
 # Maximum number of open files whose positions a checkpoint remembers.
 _MOST_FILES = 256
 _REGULAR, _KIND_OF_FILE = 0o100000, 0o170000
+# So long the kernel waits for a message before it lets tasks of earlier cells go on: the runner has the next checkpoint made as soon
+# as a cell has ended.
+_BEFORE_TURNING = 0.1
 # Returned in a checkpoint that is the session again.
 _UNDONE = object()
 
 _channels, _runs = load("channel"), load("runs")
-_guarded, _signals = _channels["guarded"], _channels["signals"]
+_guarded, _signals, _print = _channels["guarded"], _channels["signals"], _channels["print_error"]
 
 
 def serve(socket, main):
@@ -72,13 +76,16 @@ def serve(socket, main):
         if channel.has_message():
             break
         load(part)
+    is_prepared = False
     while True:
         try:
+            session.loop.turn(0 if is_prepared else _BEFORE_TURNING)
             kind, payload, descriptors = channel.receive()
+            is_prepared = False
             if kind == b"C":
                 _take(session, channel, payload, descriptors)
             elif kind == b"P":
-                _prepare(channel, *descriptors)
+                is_prepared = _prepare(session, channel, *descriptors)
         except BaseException as error:
             # A signal between two cells, or something that a cell has broken here. The runner must not wait forever.
             _end(channel, _FAILED, 1, "the kernel failed: %s" % type(error).__name__)
@@ -101,7 +108,7 @@ def _take(session, channel, payload, descriptors):
     close(output)
     close(errors)
     if flags & _FLAG_CHECKPOINT:
-        reason = _make_checkpoint(channel, fresh)
+        reason = _make_checkpoint(session, channel, fresh)
         if reason is _UNDONE:
             return
     else:
@@ -126,11 +133,12 @@ def _take(session, channel, payload, descriptors):
     _end(channel, *end)
 
 
-def _prepare(channel, fresh):
-    """Makes the checkpoint for the next cell ahead: a fork takes longer than most cells."""
-    reason = _make_checkpoint(channel, fresh)
+def _prepare(session, channel, fresh):
+    """Makes the checkpoint for the next cell ahead: a fork takes longer than most cells. Returns whether the next cell comes next."""
+    reason = _make_checkpoint(session, channel, fresh)
     if reason is not _UNDONE:
         _tell(channel, b"p", reason)
+    return reason is not _UNDONE
 
 
 def _tell(channel, kind, reason):
@@ -138,9 +146,10 @@ def _tell(channel, kind, reason):
     channel.send(kind, bytes([reason or 0]))
 
 
-def _make_checkpoint(channel, fresh):
+def _make_checkpoint(session, channel, fresh):
     """Forks. Returns None in the process that is to run the cell, with `fresh` as its channel. The checkpoint returns only when
     that cell was undone. Returns the reason if there is no fork."""
+    session.loop.release()
     files = _positions()
     reason = _why_unfaithful(files)
     if reason is not None:
@@ -160,6 +169,7 @@ def _make_checkpoint(channel, fresh):
                 lseek(number, position, 0)
             except OSError:
                 pass
+        _guarded(session.loop.go_back)
         return _UNDONE
     setsid()
     channel.replace(fresh)
@@ -180,6 +190,8 @@ def _wait(channel, child):
     _score(_SCORE_WAITING)
     while True:
         kind, _, descriptors = channel.receive()
+        for number, stream in zip(descriptors, [1, 2] if kind == b"R" else []):
+            dup2(number, stream)
         for number in descriptors:
             close(number)
         if kind == b"R":
@@ -275,6 +287,8 @@ def _run(session, number, source):
         not_shown = _guarded(session.show_figures)
         # The error that ended the cell says more.
         failure = failure or not_shown
+    not_settled = _guarded(session.loop.settle)
+    failure = failure or not_settled
     _guarded(session.flush)
     if failure is None:
         return _ENDED, 0, ""
@@ -310,16 +324,6 @@ def _run(session, number, source):
 def _show_error(session, failure):
     report = load("errors")["report"](failure, session.register_sources)
     session.send_forms([load("programs")["error"](failure, report)])
-
-
-def _print(text):
-    """Writes to the cell's standard error, whatever the client has made of `sys.stderr`."""
-    rest = memoryview(text.encode(errors="backslashreplace"))
-    try:
-        while rest:
-            rest = rest[write(2, rest) :]
-    except OSError:
-        pass
 
 
 def _end(channel, how, code, line):

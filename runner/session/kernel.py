@@ -15,6 +15,7 @@ import os
 import sys
 
 import _socket
+from _signal import SIG_BLOCK, SIGINT, pthread_sigmask
 
 
 def _look_like_a_prompt():
@@ -74,6 +75,8 @@ def _start():
     channel = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, number)
     load = _loader(os.path.dirname(os.path.abspath(__file__)), dict(vars(builtins)))
     main = _look_like_a_prompt()
+    # From now on, the runner may interrupt what keeps a cell from beginning.
+    pthread_sigmask(SIG_BLOCK, {SIGINT})
     version = ("%d.%d.%d" % sys.version_info[:3]).encode()
     channel.sendall(b"r" + len(version).to_bytes(4, "big") + version)
     load("cells")["serve"](channel, main)

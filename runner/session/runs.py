@@ -10,8 +10,6 @@ from _ast import Expr, Expression
 _ONLY_AST, _TOP_LEVEL_AWAIT, _COROUTINE = 0x400, 0x2000, 0x80
 # The changes of `from __future__ import` last for later cells.
 _FUTURES = 0x1FE0000
-# A cell that calls these, and starts no loop itself, needs one that runs.
-_NEED_LOOP, _START_LOOP = {"create_task", "ensure_future", "get_running_loop", "TaskGroup"}, {"run", "Runner", "run_until_complete"}
 _ABSENT = object()
 # So wide are tables in notebooks. In a terminal, pandas fits them to its window.
 _COLUMNS_OPTION, _COLUMNS = "display.max_columns", 20
@@ -34,7 +32,7 @@ class Session:
         self._futures = 0
         # The last values, the newest first.
         self._values = []
-        self._loop = None
+        self.loop = load("loop")["Loop"](channel, self.flush, self._report)
         self._streams = {name: getattr(sys, name, None) for name in ["stdin", "stdout", "stderr"]}
         self._encodings = {
             name: (getattr(stream, "encoding", "utf-8"), getattr(stream, "errors", "strict"))
@@ -72,11 +70,14 @@ class Session:
         try:
             if begin:
                 end = begin()
-            for code, shown in codes:
-                value = self._evaluate(code)
-                if value is not None and shown is not None and not _is_quiet(source, shown):
-                    self._remember(number, value)
-                    self.show(value, is_result=True)
+            # A cell that awaits is in the loop as a whole.
+            awaits = any(code.co_flags & _COROUTINE for code, _ in codes)
+            with self.loop.around():
+                for code, shown in codes:
+                    value = self._evaluate(code, awaits)
+                    if value is not None and shown is not None and not _is_quiet(source, shown):
+                        self._remember(number, value)
+                        self.show(value, is_result=True)
         finally:
             if end:
                 end()
@@ -96,62 +97,18 @@ class Session:
         self._futures |= code.co_flags & _FUTURES
         return code
 
-    def _evaluate(self, code):
-        if code.co_flags & _COROUTINE:
-            return self._await(eval(code, self._space))
-        names = set(code.co_names)
-        if names & _NEED_LOOP and not names & _START_LOOP:
-            return self._await(self._call(code))
-        return eval(code, self._space)
+    def _evaluate(self, code, awaits):
+        if not awaits:
+            return eval(code, self._space)
+        return self.loop.run(eval(code, self._space) if code.co_flags & _COROUTINE else self._call(code))
 
     async def _call(self, code):
         return eval(code, self._space)
 
-    def _await(self, coroutine):
-        """Runs the session's event loop until a coroutine has ended. What it was waiting for stops when it is interrupted."""
-        asyncio = library("asyncio")
-        if self._loop is None or self._loop.is_closed():
-            # Others of its kind keep a state in the system, which a checkpoint and its cell would share.
-            self._loop = asyncio.SelectorEventLoop(library("selectors").PollSelector())
-            asyncio.set_event_loop(self._loop)
-        failure, ends = None, []
-        task = self._loop.create_task(self._watch(coroutine, ends))
-        try:
-            self._run_loop(task)
-        except BaseException as error:
-            failure = error
-        if failure is None:
-            return task.result()
-        if not task.done():
-            task.cancel()
-            self._run_loop(task)
-            if not task.cancelled():
-                # It was done at the same time, or has made something else of its end.
-                task.exception()
-            elif isinstance(failure, KeyboardInterrupt):
-                # The place where it was waiting says more than a place in the loop.
-                failure = failure.with_traceback(ends[0][1] if ends else None)
-        elif not task.cancelled():
-            # Otherwise asyncio would complain that the exception was never retrieved.
-            task.exception()
-            if ends and ends[0][0] is failure:
-                # It has come through the loop, which is none of the client's.
-                failure = failure.with_traceback(ends[0][1])
-        raise failure
-
-    async def _watch(self, coroutine, ends):
-        try:
-            return await coroutine
-        except BaseException as error:
-            ends.append((error, error.__traceback__))
-            raise
-
-    def _run_loop(self, task):
-        stop = self._loop.stop
-        task.add_done_callback(lambda _: stop())
-        # The end of an interrupted run can stop it early.
-        while not task.done():
-            self._loop.run_forever()
+    def _report(self, head, failure):
+        """Reports what has happened to the session's event loop."""
+        text = head if failure is None else head + load("errors")["report"](failure, self.register_sources)
+        load("channel")["print_error"](text)
 
     def _remember(self, number, value):
         space, values = self._space, self._values
@@ -323,7 +280,11 @@ def _show_figures_whole(session, pictures):
 
 
 # Functions that adapt modules to sessions, by the names of the modules. The second module is the image's own.
-_FITTED = {"pandas": _widen_tables, "isolator_pictures": _show_figures_whole}
+_FITTED = {
+    "asyncio": lambda session, asyncio: session.loop.fit(asyncio),
+    "pandas": _widen_tables,
+    "isolator_pictures": _show_figures_whole,
+}
 
 
 def _is_closed(stream):

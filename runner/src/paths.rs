@@ -44,7 +44,7 @@ macro_rules! placed {
 }
 
 /// All files of the directory. `runner` is the static binary, which can't contain itself.
-pub const fn files(runner: &'static [u8]) -> [PlacedFile; 23] {
+pub const fn files(runner: &'static [u8]) -> [PlacedFile; 24] {
     [
         PlacedFile { path: "isolator-runner", mode: 0o755, content: runner },
         placed!("preload/python/sitecustomize.py"),
@@ -60,6 +60,7 @@ pub const fn files(runner: &'static [u8]) -> [PlacedFile; 23] {
         placed!("session/inspector.cjs"),
         placed!("session/kernel.cjs"),
         placed!("session/kernel.py"),
+        placed!("session/loop.py"),
         placed!("session/magics.py"),
         placed!("session/notebooks.py"),
         placed!("session/printing.cjs"),
