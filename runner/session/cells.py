@@ -63,19 +63,19 @@ _BEFORE_TURNING = 0.1
 # Returned in a checkpoint that is the session again.
 _UNDONE = object()
 
-_channels, _runs = load("channel"), load("runs")
-_guarded, _signals, _print = _channels["guarded"], _channels["signals"], _channels["print_error"]
+_channels = load("channel")
+_guarded, _signals = _channels["guarded"], _channels["signals"]
 
 
 def serve(socket, main):
     """Runs cells until the runner closes the channel. Never returns."""
     channel = _channels["Channel"](socket)
-    session = _runs["Session"](channel, main)
+    session = load("session")["Session"](channel, main)
     # Until the first cell comes there is time to load what some cells need.
-    for part in ["forms", "errors", "magics", "idioms"]:
+    for step in [lambda: load("forms"), lambda: load("errors"), lambda: session.cells]:
         if channel.has_message():
             break
-        load(part)
+        _guarded(step)
     is_prepared = False
     while True:
         try:
@@ -121,7 +121,7 @@ def _take(session, channel, payload, descriptors):
     # An earlier cell may have replaced `os.environ`.
     failure = _guarded(lambda: load("variables")["put"](variables, before)) if variables else None
     if failure is not None:
-        _print("The variables for this cell could not be set: %s\n" % type(failure).__name__)
+        session.complain("The variables for this cell could not be set: %s\n" % type(failure).__name__)
     end = _run(session, number, source)
     if before:
         _guarded(lambda: load("variables")["take_back"](before))
@@ -136,9 +136,16 @@ def _take(session, channel, payload, descriptors):
 def _prepare(session, channel, fresh):
     """Makes the checkpoint for the next cell ahead: a fork takes longer than most cells. Returns whether the next cell comes next."""
     reason = _make_checkpoint(session, channel, fresh)
-    if reason is not _UNDONE:
-        _tell(channel, b"p", reason)
-    return reason is not _UNDONE
+    if reason is _UNDONE:
+        return False
+    _tell(channel, b"p", reason)
+    if reason is None and not channel.has_message():
+        try:
+            session.cells.warm_up()
+        except Exception:
+            # A cell has broken what the next one needs, and will be told.
+            pass
+    return True
 
 
 def _tell(channel, kind, reason):
@@ -282,7 +289,8 @@ def _keep_standard_descriptors():
 
 def _run(session, number, source):
     """Runs a cell. Returns how it ended, its exit code, and a line about it."""
-    failure = _guarded(lambda: session.run(number, source))
+    ends = []
+    failure = _guarded(lambda: ends.append(session.run(number, source))) or (ends and ends[0]) or None
     if "matplotlib._pylab_helpers" in sys.modules:
         not_shown = _guarded(session.show_figures)
         # The error that ended the cell says more.
@@ -292,38 +300,36 @@ def _run(session, number, source):
     _guarded(session.flush)
     if failure is None:
         return _ENDED, 0, ""
-    if session.is_for_program:
-        _guarded(lambda: _show_error(session, failure))
-    if isinstance(failure, SystemExit):
-        code = failure.code
-        if code is None or isinstance(code, int):
-            code = int(code or 0)
-            code, text = (code if _LEAST_CODE <= code <= _GREATEST_CODE else -1), ""
-        else:
-            code, text = 1, code
-        parts = []
-        if text != "":
-            _guarded(lambda: parts.append(str(text)))
-            if not session.is_for_program:
-                _print("%s\n" % "".join(parts))
-        return _EXITED, code, "SystemExit" if failure.code is None else "SystemExit: %s" % ("".join(parts) or code)
     _signals.forget_interrupts()
-    lines = []
+    reports, lines = [], []
+    _guarded(lambda: reports.append(session.cells.report(failure)))
     errors = load("errors")
     _guarded(lambda: lines.append(errors["one_line"](failure)))
     line = lines[0] if lines else type(failure).__name__
+    if session.is_for_program:
+        _guarded(lambda: session.send([load("programs")["error"](failure, reports[0] if reports else line)]))
+    if isinstance(failure, SystemExit):
+        return _exited(session, failure)
     if not session.is_for_program:
-        report = []
-        _guarded(lambda: report.append(errors["report"](failure, session.register_sources)))
-        _print(report[0] if report else line + "\n")
+        session.complain(reports[0] if reports else line + "\n")
     if isinstance(failure, KeyboardInterrupt):
         return _INTERRUPTED, _INTERRUPTED_CODE, line
     return _FAILED, 1, line
 
 
-def _show_error(session, failure):
-    report = load("errors")["report"](failure, session.register_sources)
-    session.send_forms([load("programs")["error"](failure, report)])
+def _exited(session, failure):
+    code = failure.code
+    if code is None or isinstance(code, int):
+        code = int(code or 0)
+        code, text = (code if _LEAST_CODE <= code <= _GREATEST_CODE else -1), ""
+    else:
+        code, text = 1, code
+    parts = []
+    if text != "":
+        _guarded(lambda: parts.append(str(text)))
+        if not session.is_for_program:
+            session.complain("%s\n" % "".join(parts))
+    return _EXITED, code, "SystemExit" if failure.code is None else "SystemExit: %s" % ("".join(parts) or code)
 
 
 def _end(channel, how, code, line):

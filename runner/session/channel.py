@@ -3,7 +3,7 @@
 While no cell runs, and while the kernel sends a message, no signal reaches the client's code, and nothing of it traces calls.
 """
 
-from posix import _exit, close, dup2, getpid, kill, write
+from posix import _exit, close, dup2, getpid, kill
 from sys import byteorder, getprofile, gettrace, setprofile, settrace
 
 import _signal
@@ -175,16 +175,6 @@ def guarded(step):
         # An interrupt can come between the lines above.
         signals.close()
     return failure
-
-
-def print_error(text):
-    """Writes to the cell's standard error, whatever the client has made of `sys.stderr`."""
-    rest = memoryview(text.encode(errors="backslashreplace"))
-    try:
-        while rest:
-            rest = rest[write(2, rest) :]
-    except OSError:
-        pass
 
 
 _main_thread = get_ident()

@@ -5,8 +5,8 @@
 const path = require('node:path');
 const { executionAsyncId } = require('node:async_hooks');
 
+const { global, process, Map, Set, Error, Int32Array, SharedArrayBuffer, setTimeout, clearTimeout } = globalThis;
 const { Connection } = process.binding('inspector');
-const { Map, Set, Error, Int32Array, SharedArrayBuffer, setTimeout, clearTimeout } = globalThis;
 const { defineProperty, keys } = Object;
 const { compareExchange, notify } = globalThis.Atomics;
 const { stringify, parse } = JSON;
@@ -49,13 +49,26 @@ let taken;
 /** The inspector's name for the function that takes a value out of it. */
 let taker;
 
+/** A name that a value has for code that the inspector evaluates. */
+const HOLE = '\u0131nspected';
+
+/** Evaluates code that finds a value under that name. */
+function evaluateWith(value, params) {
+  defineProperty(global, HOLE, { value, configurable: true });
+  const answer = callNow('Runtime.evaluate', params);
+  delete global[HOLE];
+  return answer;
+}
+
 /** Gives the inspector a value, for which it has a name from then on. */
 function nameOf(value) {
-  const hole = '\u0131nspected';
-  defineProperty(globalThis, hole, { value, configurable: true });
-  const { objectId } = callNow('Runtime.evaluate', { expression: hole }).result;
-  delete globalThis[hole];
-  return objectId;
+  return evaluateWith(value, { expression: HOLE }).result.objectId;
+}
+
+/** Declares a variable as a cell would do it with `let`. */
+function declare(name, value) {
+  // The code has run when this returns, though the answer comes later.
+  evaluateWith(value, { expression: `let ${name} = ${HOLE};`, replMode: true, silent: true });
 }
 
 /** The value of which the inspector tells. */
@@ -245,4 +258,4 @@ function warmUp() {
 taker = nameOf((value) => (taken = value));
 const asyncWrap = variablesOf(executionAsyncId, ['async_wrap']).async_wrap;
 
-module.exports = { evaluate, terminate, recover, dropTicks, watch, isInterrupting, unwatch, warmUp };
+module.exports = { evaluate, declare, terminate, recover, dropTicks, watch, isInterrupting, unwatch, warmUp };

@@ -7,8 +7,8 @@
 // show) and `e` (the end of a cell).
 //
 // Rules of cells:
-// - It is evaluated as V8 evaluates the input of a debugger's console. So variables live on, `let`, `const` and `class`
-//   can be declared again, and `await` works at the top level. What V8 can't do there, source.cjs rewrites.
+// - It is evaluated as V8 evaluates the input of a debugger's console. So variables live on, and `await` works at the top
+//   level. What V8 can't do there, rewriting.cjs rewrites.
 // - The value of the last expression is shown, unless it is undefined. If it is a promise, the cell ends when that is
 //   settled, and its value is shown: programs often end with a call of their asynchronous main function.
 // - When the code has ended, the cell waits for the timers, requests and child processes that it has started, for at
@@ -31,14 +31,18 @@ const vm = require('node:vm');
 const { isPromise } = require('node:util').types;
 
 const inspector = require('./inspector.cjs');
+const names = require('./names.cjs');
 const printing = require('./printing.cjs');
 const program = require('./program.cjs');
+const source = require('./source.cjs');
+
+// A cell may declare variables of these names.
+const { process, Buffer, Map, setImmediate, setTimeout, clearTimeout } = globalThis;
 
 const { startSigintWatchdog, stopSigintWatchdog } = process.binding('contextify');
 const { Pipe, constants: kinds } = process.binding('pipe_wrap');
 const { WriteWrap, streamBaseState, kReadBytesOrError, kArrayBufferOffset } = process.binding('stream_wrap');
 
-const { Buffer, Map, setImmediate, setTimeout, clearTimeout } = globalThis;
 const { from: bufferFrom, alloc, concat } = Buffer;
 const { defineProperty, keys } = Object;
 const { apply } = Reflect;
@@ -223,24 +227,37 @@ function start({ number, flags, variables, code }) {
 }
 
 function evaluate(mine, flags, code) {
-  printing.keep(mine.number, code);
-  let text = code;
+  const { number } = mine;
+  printing.keep(number, code);
+  let prepared;
   try {
-    if ((flags & TYPESCRIPT) !== 0) text = source().withoutTypes(text, `<cell ${mine.number}>`);
-    // Without these words there is nothing to rewrite, and no parser to load.
-    if (text.includes('import') || text.includes('export')) text = source().withoutImports(text);
+    prepared = source.prepare(code, (flags & TYPESCRIPT) !== 0, `<cell ${number}>`);
   } catch (error) {
     settleBadly(mine, error);
     return;
+  } finally {
+    program.hideKernel();
   }
-  if (isObject(text)) text = `(${text}\n)`;
-  const it = inspector.evaluate(`${text}\n//# sourceURL=${printing.nameForV8(mine.number)}`);
+  if (!prepared.isInPlace) printing.keepOrigins(number, prepared);
+  names.refresh();
+  if (prepared.declared !== null) names.declare(prepared.declared);
+  const it = inspector.evaluate(`${prepared.text}\n//# sourceURL=${printing.nameForV8(number)}`);
   if (it === undefined) return;
   if ('error' in it) {
-    settleBadly(mine, it.error, { number: mine.number, line: it.line + 1, column: it.column + 1 });
+    settleBadly(mine, ...problem(prepared, number, it));
   } else {
     follow(mine, it, (result) => settle(mine, result[keys(result)[0]]));
   }
+}
+
+/** Why a cell can't be compiled, and where. */
+function problem(prepared, number, { error, line, column }) {
+  // Of an import V8 says only that the code is no module.
+  if (prepared.problem !== null && /(import|export|outside a module)/.test(`${error?.message}`)) {
+    const { error: better, ...place } = prepared.problem;
+    return [better, { number, ...place }];
+  }
+  return [error, { number, ...prepared.origin({ line: line + 1, column: column + 1 }) }];
 }
 
 /** Goes on when a promise is settled, if the cell still runs then. */
@@ -250,25 +267,6 @@ function follow(mine, promise, goOn) {
     (result) => isOver() || goOn(result),
     (error) => isOver() || settleBadly(mine, error),
   ]);
-}
-
-let loadedSource = null;
-
-function source() {
-  if (loadedSource === null) loadedSource = require('./source.cjs');
-  program.hideKernel();
-  return loadedSource;
-}
-
-/** True for `{a: 1}`, which would be a block. */
-function isObject(code) {
-  if (!/^\s*\{/.test(code) || /;\s*$/.test(code)) return false;
-  try {
-    new vm.Script(`async () => (${code}\n)`, { filename: __filename });
-    return true;
-  } catch {
-    return false;
-  }
 }
 
 /** The code has ended with this value. */
@@ -537,6 +535,7 @@ function takeOver(inherited) {
     stream._handle?.setBlocking?.(true);
   }
   inspector.warmUp();
+  source.warmUp();
   own = resources();
   channel.readStart();
 }

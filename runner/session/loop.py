@@ -30,8 +30,8 @@ _guarded, _signals = _channel["guarded"], _channel["signals"]
 class Loop:
     """The loop, made when it is first needed."""
 
-    def __init__(self, channel, flush, report):
-        self._channel, self._flush, self._report = channel, flush, report
+    def __init__(self, session):
+        self._session, self._channel = session, session.channel
         self._asyncio = self._loop = None
         self._fitted, self._dead = [], []
         self._thread = get_ident()
@@ -173,7 +173,8 @@ class Loop:
             head = "A task that kept the next cell from beginning was interrupted.\n"
         else:
             head = "A task has ended between two cells with %s. The session goes on.\n" % type(failure).__name__
-        self._report(head, failure.with_traceback(self._without_loop(failure.__traceback__)))
+        reported = failure.with_traceback(self._without_loop(failure.__traceback__))
+        self._session.complain(head + self._session.cells.report(reported))
 
     def before_waiting(self):
         """Called by the selector before it waits."""
@@ -182,7 +183,7 @@ class Loop:
         if not self._channel.is_ours():
             # A task has forked. The fork must not take the session's messages.
             _exit(0)
-        self._flush()
+        self._session.flush()
 
     # Checkpoints.
 
@@ -338,7 +339,8 @@ class Loop:
             return
         if count:
             tasks = "a task that was waiting in it is" if count == 1 else "%d tasks that were waiting in it are" % count
-            self._report("The event loop of the session was closed or broken, and %s lost. There is a new one now.\n" % tasks, None)
+            text = "The event loop of the session was closed or broken, and %s lost. There is a new one now.\n"
+            self._session.complain(text % tasks)
 
     def _runs_client(self, frame):
         """Whether code that is not the loop's own is running."""

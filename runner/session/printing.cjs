@@ -119,24 +119,51 @@ function parts(them) {
 
 /** Where errors were made: the first frame in a cell. */
 const places = new WeakMap();
+/** The cells whose source is kept, and what V8 has of them if that is another text. */
 const sources = new Map();
 let keptSource = 0;
 
 /** Keeps the source of a cell, and forgets the oldest ones. */
 function keep(number, code) {
-  keptSource += code.length - (sources.get(number)?.length ?? 0);
-  sources.delete(number);
-  sources.set(number, code);
-  for (const [oldest, text] of sources) {
+  forget(number);
+  keptSource += code.length;
+  sources.set(number, { code, prepared: null });
+  for (const oldest of sources.keys()) {
     if (keptSource <= KEPT_SOURCE) break;
-    sources.delete(oldest);
-    keptSource -= text.length;
+    forget(oldest);
   }
+}
+
+function forget(number) {
+  const { code = '', prepared = null } = sources.get(number) ?? {};
+  keptSource -= code.length + (prepared?.text.length ?? 0);
+  sources.delete(number);
+}
+
+/** Keeps where the parts of a text come from that V8 has instead of a cell's source. */
+function keepOrigins(number, prepared) {
+  const kept = sources.get(number);
+  if (kept === undefined) return;
+  kept.prepared = prepared;
+  keptSource += prepared.text.length;
+}
+
+/** Where something is in the source of a cell. */
+function placeOf(number, line, column) {
+  return sources.get(number)?.prepared?.origin({ line, column }) ?? { line, column };
 }
 
 /** The name that a cell has for V8, which allows no blank there. */
 const nameForV8 = (number) => `<cell-${number}>`;
-const CELL = /<cell-(\d+)>/g;
+const CELL = /<cell-(\d+)>(?::(\d+):(\d+))?/g;
+
+/** The text of a frame with the names of cells, and places in their sources. */
+const named = (site) =>
+  `${site}`.replace(CELL, (_, number, line, column) => {
+    if (line === undefined) return `<cell ${number}>`;
+    const place = placeOf(parseInt(number, 10), parseInt(line, 10), parseInt(column, 10));
+    return `<cell ${number}>:${place.line}:${place.column}`;
+  });
 
 const fileOf = (site) => site.getScriptNameOrSourceURL() ?? '';
 
@@ -171,9 +198,10 @@ function cleanStacks() {
     for (const site of withoutKernel(sites)) {
       const file = fileOf(site);
       if (place === undefined && file.startsWith('<cell-')) {
-        place = { number: parseInt(file.slice(6), 10), line: site.getLineNumber(), column: site.getColumnNumber() };
+        const number = parseInt(file.slice(6), 10);
+        place = { number, ...placeOf(number, site.getLineNumber(), site.getColumnNumber()) };
       }
-      frames.push(`${site}`.replace(CELL, '<cell $1>'));
+      frames.push(named(site));
     }
     if (place !== undefined) places.set(error, place);
     return format(error, frames);
@@ -213,7 +241,7 @@ function describe(error, place) {
 function excerpt(place) {
   if (place === undefined) return '';
   const { number, line, column } = place;
-  const text = sources.get(number)?.split('\n')[line - 1];
+  const text = sources.get(number)?.code.split('\n')[line - 1];
   if (text === undefined || text.length > LONGEST_LINE) return `<cell ${number}>:${line}\n`;
   // A tab stays one, or the caret would be elsewhere.
   const indent = text.slice(0, column - 1).replace(/[^\t]/g, ' ');
@@ -240,4 +268,4 @@ function ofError(error, text) {
   return ['application/vnd.isolator.error', bufferFrom(content)];
 }
 
-module.exports = { cut, forms, ofBundle, ofError, parts, keep, nameForV8, cleanStacks, describe };
+module.exports = { cut, forms, ofBundle, ofError, parts, keep, keepOrigins, nameForV8, cleanStacks, describe };

@@ -6,7 +6,9 @@
 const Module = module.constructor;
 const path = require('node:path');
 
-const { SyntaxError } = globalThis;
+const names = require('./names.cjs');
+
+const { process, global } = globalThis;
 const { defineProperty, entries, freeze, keys } = Object;
 
 /**
@@ -25,19 +27,21 @@ function setUp({ display, lastValue, runCell }) {
 
   const variables = { require, module: main, exports: main.exports, __filename: filename, __dirname: dirname, display };
   for (const [name, value] of entries(variables)) {
-    defineProperty(globalThis, name, { value, writable: true, enumerable: false, configurable: true });
+    defineProperty(global, name, { value, writable: true, enumerable: false, configurable: true });
   }
-  defineProperty(globalThis, '_', {
+  defineProperty(global, '_', {
     get: lastValue,
     // From then on it is the program's own.
-    set: (value) => defineProperty(globalThis, '_', { value, writable: true, enumerable: true, configurable: true }),
+    set: (value) => defineProperty(global, '_', { value, writable: true, enumerable: true, configurable: true }),
     enumerable: false,
     configurable: true,
   });
-  // Stands for `import` in the source of cells, see source.cjs.
+  // A declaration of it has no use, see rewriting.cjs.
+  defineProperty(global, '\u0131', { value: undefined, writable: true, enumerable: false, configurable: false });
+  // Stands for `import` in the source of cells.
   const importer = importerFor(main, require);
   importer.cell = runCell;
-  defineProperty(globalThis, '\u0131mport', { value: freeze(importer) });
+  defineProperty(global, '\u0131mport', { value: freeze(importer) });
 }
 
 function importerFor({ filename, paths }, require) {
@@ -50,12 +54,9 @@ function importerFor({ filename, paths }, require) {
     return load(...both);
   };
   const importer = (specifier, options) => load(specifier, options);
-  importer.names = async (names, specifier, options) => {
-    const loaded = await load(specifier, options);
-    const missing = names.find((name) => !(name in loaded));
-    if (missing === undefined) return loaded;
-    throw new SyntaxError(`The requested module '${specifier}' does not provide an export named '${missing}'`);
-  };
+  importer.bind = async (specifier, options, pairs) => names.bind(await load(specifier, options), specifier, pairs);
+  importer.alias = names.alias;
+  importer.constant = names.constant;
   const urlOf = (file) => `file://${encodeURI(file)}`;
   importer.meta = {
     dirname: path.dirname(filename),

@@ -1,11 +1,14 @@
-// Rewrites the syntax in the source of cells that V8 can't evaluate there.
+// Makes of the source of a cell what V8 can evaluate.
 
 'use strict';
 
 const { Script } = require('node:vm');
 
-/** A function that stands for `import`. As long as that, so that columns stay as they are. */
-const IMPORTER = '\u0131mport';
+const names = require('./names.cjs');
+const { rewrite } = require('./rewriting.cjs');
+
+const { process, Buffer, Set, SyntaxError } = globalThis;
+const { parse: fromJson } = JSON;
 
 /** Loads a parser that is a part of Node.js. */
 function ofNode(name) {
@@ -18,100 +21,110 @@ function ofNode(name) {
 }
 
 let acorn;
-let walk;
 
-/** Blanks, but the same number of lines. */
-const lines = (text) => text.replace(/[^\n]/g, '');
-const blank = (text) => text.replace(/[^\n]/g, ' ');
+function warmUp() {
+  acorn ??= ofNode('acorn/acorn/dist/acorn');
+}
+
+const OPTIONS = {
+  ecmaVersion: 'latest',
+  sourceType: 'script',
+  allowHashBang: true,
+  allowAwaitOutsideFunction: true,
+  allowImportExportEverywhere: true,
+};
+
+function parse(code) {
+  warmUp();
+  try {
+    return acorn.parse(code, OPTIONS);
+  } catch (error) {
+    if (!code.includes('using')) throw error;
+    // It belongs to no script for the parser, but V8 takes it in a cell.
+    for (const sourceType of ['commonjs', 'module']) {
+      try {
+        return acorn.parse(code, { ...OPTIONS, sourceType });
+      } catch {
+        // The first reason is the best.
+      }
+    }
+    throw error;
+  }
+}
+
+/** How a cell is shown to V8 and what it declares. Its positions can be followed back. */
+class Prepared {
+  constructor(code) {
+    this.text = code;
+    this.declared = null;
+    /** Functions that lead back to where a place was, the last change first. */
+    this.steps = [];
+    /** Why the parser does not take it. V8 says that better, unless it only finds that a cell is no module. */
+    this.problem = null;
+  }
+
+  /** Where something is in the cell. Lines and columns count from 1. */
+  origin(place) {
+    return this.steps.reduce((it, step) => step(it), place);
+  }
+
+  get isInPlace() {
+    return this.steps.length === 0;
+  }
+}
 
 /**
- * Replaces import() and import.meta, and import and export declarations. Code that can't be parsed stays as it is: V8
- * tells best what is wrong with it.
+ * Prepares a cell. `name` is its name, for errors.
+ *
+ * Throws an error if it is no TypeScript.
  */
-function withoutImports(code) {
-  acorn ??= ofNode('acorn/acorn/dist/acorn');
-  walk ??= ofNode('acorn/acorn-walk/dist/walk');
+function prepare(code, isTypeScript, name) {
+  const it = new Prepared(code);
+  const isTranslated = isTypeScript && withoutTypes(it, name);
+  if (isObject(it.text)) {
+    it.text = `(${it.text}\n)`;
+    it.steps.unshift(({ line, column }) => ({ line, column: line === 1 ? column - 1 : column }));
+  }
   let tree;
   try {
-    tree = acorn.parse(code, {
-      ecmaVersion: 'latest',
-      sourceType: 'script',
-      allowHashBang: true,
-      allowAwaitOutsideFunction: true,
-      allowImportExportEverywhere: true,
-    });
+    tree = parse(it.text);
+  } catch (error) {
+    it.problem = problemOf(error);
+    return it;
+  }
+  try {
+    const { edited, declared } = rewrite(it.text, tree, names, isTranslated ? merged(tree) : new Set());
+    it.text = edited.text;
+    it.declared = declared;
+    if (!edited.isInPlace) it.steps.unshift((place) => edited.origin(place));
   } catch {
-    return code;
+    // A program has replaced what this needs, or the tree is too deep. V8 evaluates the cell all the same.
   }
-  const edits = [];
-  const replace = ({ start, end }, text) => edits.push({ start, end, text });
-  const textOf = ({ start, end }) => code.slice(start, end);
-  const nameOf = (node) => (node.type === 'Literal' ? node.value : node.name);
+  return it;
+}
 
-  walk.full(tree, (node) => {
-    if (node.type === 'ImportExpression' || (node.type === 'MetaProperty' && node.meta.name === 'import')) {
-      replace({ start: node.start, end: node.start + 'import'.length }, IMPORTER);
-    }
-  });
-  for (const node of tree.body) {
-    if (node.type === 'ImportDeclaration') replace(node, importing(node) + lines(textOf(node)));
-    else if (node.type.startsWith('Export')) exporting(node);
-  }
-  return apply(code, edits);
+/** The error of the parser as one of V8. It writes its position behind the message. */
+function problemOf({ message, loc }) {
+  if (loc === undefined) return null;
+  return { error: new SyntaxError(message.replace(/ \(\d+:\d+\)$/, '')), line: loc.line, column: loc.column + 1 };
+}
 
-  /** The declaration as an expression that waits for the module. */
-  function importing({ specifiers, source, attributes }) {
-    const module = argumentsFor(source, attributes);
-    const all = specifiers.find((it) => it.type === 'ImportNamespaceSpecifier');
-    const named = specifiers.filter((it) => it !== all);
-    const pairs = named.map((it) => {
-      const name = it.type === 'ImportDefaultSpecifier' ? 'default' : nameOf(it.imported);
-      return [JSON.stringify(name), it.local.name];
-    });
-    const names = pairs.map(([name]) => name).join(', ');
-    const pattern = `{ ${pairs.map((pair) => pair.join(': ')).join(', ')} }`;
-    if (all === undefined && named.length === 0) return `void await ${IMPORTER}(${module});`;
-    if (all === undefined) return `const ${pattern} = await ${IMPORTER}.names([${names}], ${module});`;
-    const space = `const ${all.local.name} = await ${IMPORTER}(${module})`;
-    return named.length === 0 ? `${space};` : `${space}, ${pattern} = ${all.local.name};`;
-  }
-
-  function argumentsFor(source, attributes) {
-    if (!attributes?.length) return source.raw;
-    const pairs = attributes.map(({ key, value }) => `${JSON.stringify(nameOf(key))}: ${value.raw}`);
-    return `${source.raw}, { with: { ${pairs.join(', ')} } }`;
-  }
-
-  /** Exports become plain declarations: a cell can't be imported. */
-  function exporting(node) {
-    const { declaration, source } = node;
-    if (source) {
-      replace(node, `void await ${IMPORTER}(${argumentsFor(source, node.attributes)});${lines(textOf(node))}`);
-    } else if (!declaration) {
-      replace(node, blank(textOf(node)));
-    } else {
-      const before = { start: node.start, end: declaration.start };
-      const isNameless = /^(Function|Class)Declaration$/.test(declaration.type) && !declaration.id;
-      replace(before, (isNameless ? '(' : ' ') + blank(textOf(before)).slice(1));
-      if (isNameless) replace({ start: declaration.end, end: declaration.end }, ')');
-    }
+/** True for `{a: 1}`, which would be a block. */
+function isObject(code) {
+  if (!/^\s*\{/.test(code) || /;\s*$/.test(code)) return false;
+  try {
+    new Script(`async () => (${code}\n)`, { filename: __filename });
+    return true;
+  } catch {
+    return false;
   }
 }
 
-function apply(code, edits) {
-  edits.sort((a, b) => a.start - b.start);
-  let text = '';
-  let at = 0;
-  for (const { start, end, text: by } of edits) {
-    text += code.slice(at, start) + by;
-    at = end;
-  }
-  return text + code.slice(at);
-}
+// --- TypeScript ---
 
-/** Removes the types, and translates what is more than a type, such as an enum. `name` is the cell's, for errors. */
-function withoutTypes(code, name) {
-  const { stripTypeScriptTypes } = require('node:module');
+/** Removes the types, and translates what is more than a type, such as an enum. Returns whether there was that. */
+function withoutTypes(it, name) {
+  const { stripTypeScriptTypes, SourceMap } = require('node:module');
   if (stripTypeScriptTypes === undefined) {
     throw new SyntaxError(`TypeScript needs Node.js 22.13 or newer, and this is ${process.version}`);
   }
@@ -119,13 +132,41 @@ function withoutTypes(code, name) {
   const { emitWarning } = process;
   process.emitWarning = () => {};
   try {
-    return stripTypeScriptTypes(code);
+    it.text = stripTypeScriptTypes(it.text);
+    return false;
   } catch (error) {
     if (error.code !== 'ERR_UNSUPPORTED_TYPESCRIPT_SYNTAX') throw namingTheCell(error, name);
-    return stripTypeScriptTypes(code, { mode: 'transform' });
+    const [text, map] = stripTypeScriptTypes(it.text, { mode: 'transform', sourceMap: true }).split(SOURCE_MAP);
+    it.text = text;
+    const origins = new SourceMap(fromJson(Buffer.from(map, 'base64').toString()));
+    it.steps.unshift(({ line, column }) => {
+      const { originalLine, originalColumn } = origins.findEntry(line - 1, column - 1);
+      return originalLine === undefined ? { line, column } : { line: originalLine + 1, column: originalColumn + 1 };
+    });
+    return true;
   } finally {
     process.emitWarning = emitWarning;
   }
+}
+
+const SOURCE_MAP = '\n\n//# sourceMappingURL=data:application/json;base64,';
+
+/**
+ * The names of enums and namespaces in translated code. What they were in earlier cells would be merged with what they
+ * are now: the translation says `Name || {}`, because there may be more than one declaration.
+ */
+function merged({ body }) {
+  const found = new Set();
+  const note = (call) => {
+    const [argument] = call?.type === 'CallExpression' && call.callee.type === 'FunctionExpression' ? call.arguments : [];
+    if (argument?.type === 'LogicalExpression' && argument.left.type === 'Identifier') found.add(argument.left.name);
+  };
+  for (const it of body) {
+    const declaration = it.declaration ?? it;
+    if (declaration.type === 'ExpressionStatement') note(declaration.expression);
+    for (const { init } of declaration.declarations ?? []) note(init);
+  }
+  return found;
 }
 
 /** The error of a code that has no name for Node.js: before the line it writes only a colon. */
@@ -136,4 +177,4 @@ function namingTheCell({ message, stack }, name) {
   return error;
 }
 
-module.exports = { withoutImports, withoutTypes };
+module.exports = { prepare, warmUp };

@@ -51,6 +51,8 @@ class Cell:
     # The value of the last expression, and what was shown, each as a dictionary of its forms.
     value: dict = None
     shown: list = field(default_factory=list)
+    # Both, in their order.
+    order: list = field(default_factory=list)
 
     @property
     def text(self):
@@ -207,8 +209,9 @@ class Runner:
                 kind, payload = message
                 if kind == b"d":
                     forms = self._forms(payload[1:])
+                    cell.order.append(forms)
                     if payload[0]:
-                        assert cell.value is None
+                        # A cell may show several, and the last is its own.
                         cell.value = forms
                     else:
                         cell.shown.append(forms)

@@ -1,6 +1,7 @@
 """Cells of a session in the kernel for Node.js."""
 
 import base64
+import json
 import os
 import statistics
 import struct
@@ -29,6 +30,34 @@ def test_variables_live_on_and_can_be_declared_again(kernel):
     # A declaration that failed can be repeated.
     assert kernel.run("const late = (() => { throw new Error('no') })()").kind == FAILED
     assert kernel.good("const late = 1; late") == "1"
+
+
+# Each has cells, and what the last one shows: in a session, in the prompt of Node.js 24.19 and in the notebook kernel of
+# Deno 2.9.8, if that is something else. `@` stands for a name that no other has.
+TABLE = json.loads((ROOT / "tests/python/javascript_cells.json").read_text())
+
+
+def named(cells, number):
+    return [cell.replace("@", f"a{number}") for cell in cells]
+
+
+def test_the_cells_of_the_table(kernel):
+    for number, case in enumerate(TABLE):
+        flags = TYPESCRIPT if case.get("typescript") else 0
+        cell = [kernel.run(code, flags) for code in named(case["cells"], number)][-1]
+        shown = f"error: {cell.reason}" if cell.kind == FAILED else str(cell.value)
+        shown = shown.replace(f"a{number}", "@").replace(f"{kernel.folder}/main.js", "…")
+        assert (case["about"], shown) == (case["about"], case["session"])
+
+
+def test_the_table_says_what_the_prompt_of_node_does():
+    cases = [(number, case) for number, case in enumerate(TABLE) if not case.get("typescript")]
+    cells = [named(case["cells"], number) for number, case in cases]
+    command = [ROOT / "scripts/node", "--file", ROOT / "tests/node/repl_cells.cjs"]
+    shown = json.loads(subprocess.run(command, input=json.dumps(cells), stdout=subprocess.PIPE, check=True, text=True).stdout)
+    for (number, case), text in zip(cases, shown, strict=True):
+        said = text.replace(f"a{number}", "@")
+        assert (case["about"], said) == (case["about"], case.get("node", case["session"]))
 
 
 def test_await_works_at_the_top(kernel):

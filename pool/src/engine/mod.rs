@@ -372,6 +372,16 @@ pub trait Engine: Send + Sync + 'static {
     /// for that: it may be frozen, or just be thawed by another call.
     async fn bind(&self, name: &SandboxName, set: &Arc<PackageSet>) -> Result<String, EngineError>;
 
+    /// Makes another set visible in a sandbox whose programs run, in the place of the one that it has. That one must stay, because its
+    /// files can be in use. Otherwise as [`bind`](Engine::bind).
+    async fn bind_running(
+        &self,
+        name: &SandboxName,
+        set: &Arc<PackageSet>,
+    ) -> Result<String, EngineError> {
+        self.bind(name, set).await
+    }
+
     /// Notes that a set was missing in a sandbox that was given it, so what [`provide`](Engine::provide) has brought may be gone.
     fn missed(&self, _: &PackageSet) {}
 

@@ -263,7 +263,8 @@ def _use_packages(folder):
     # A plain start has its variables in this order.
     own = {_USER_BASE: folder}
     if os.environ.get("PATH"):
-        own["PATH"] = "%s:%s/bin" % (os.environ["PATH"], folder)
+        path, place = os.environ["PATH"], ":%s/bin" % folder
+        own["PATH"] = path if path.endswith(place) else path + place
     own = {os.fsencode(name): os.fsencode(value) for name, value in own.items()}
     variables = sorted({**os.environb, **own}.items())
     os.environ.clear()

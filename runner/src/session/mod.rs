@@ -8,6 +8,7 @@ mod background;
 mod cell;
 mod channel;
 mod contexts;
+mod installing;
 mod job;
 mod kernels;
 mod listing;
@@ -34,6 +35,7 @@ pub(crate) use self::job::run_job;
 use self::kernels::Kernels;
 use self::listing::{Listing, Nothing};
 use crate::frame_writer::FrameWriter;
+use crate::install::Installs;
 use crate::output::CHUNK;
 use crate::packages::{self, Links};
 use crate::poll::{self, readable};
@@ -58,7 +60,10 @@ struct Session<'a> {
     packages: Option<wire::Packages>,
     background: Background,
     agents: Agents,
+    installs: Installs,
     listing: Listing,
+    /// Whether the server has closed the stream while a program runs.
+    is_abandoned: bool,
     /// The kernel's counters when the last cell had ended.
     counted: cgroup::Counters,
     oom_score: &'a OomScore,
@@ -74,6 +79,7 @@ struct Session<'a> {
 pub(crate) fn serve(
     session: wire::Session,
     preloads: Preloads,
+    installs: Installs,
     oom_score: &OomScore,
     from_server: BufReader<File>,
     to_server: &mut FrameWriter<File>,
@@ -85,7 +91,8 @@ pub(crate) fn serve(
         packages::make_ready(packages, &workdir, Links::OneByOne)?;
     }
     let counted = cgroup::Counters::default();
-    let mut session = Session::new(workdir, packages, counted, oom_score, from_server, to_server);
+    let mut session =
+        Session::new(workdir, packages, installs, counted, oom_score, from_server, to_server);
     session.checkpoints = checkpoints;
     let opened = session.open(kernel, preloads)?;
     session.to_server.send(Kind::Opened, &opened)?;
@@ -100,6 +107,7 @@ impl<'a> Session<'a> {
     fn new(
         workdir: PathBuf,
         packages: Option<wire::Packages>,
+        installs: Installs,
         counted: cgroup::Counters,
         oom_score: &'a OomScore,
         from_server: BufReader<File>,
@@ -113,7 +121,9 @@ impl<'a> Session<'a> {
             packages,
             background: Background::new(),
             agents: Agents::default(),
+            installs,
             listing: Listing::default(),
+            is_abandoned: false,
             counted,
             oom_score,
             from_server,
@@ -165,6 +175,10 @@ impl Session<'_> {
                     self.agent(kind, &payload)?;
                     continue;
                 }
+                Kind::Installed | Kind::InstallProgress => {
+                    self.installed(kind, &payload)?;
+                    continue;
+                }
                 Kind::Measure => {
                     self.measure()?;
                     continue;
@@ -193,9 +207,12 @@ impl Session<'_> {
             let mut fds: Vec<_> = self.background.fds().map(readable).collect();
             fds.push(readable(self.from_server.get_ref().as_fd()));
             fds.extend(self.agents.fds());
+            fds.extend(self.installs.fds());
             poll::wait(&mut fds, LOOK_EVERY)?;
+            let is_asked = self.installs.is_asked(fds.last());
             self.background.read();
             self.agents.relay(self.to_server)?;
+            self.installs.relay(is_asked, self.to_server)?;
             reap();
         }
         Ok(())

@@ -23,6 +23,8 @@
 //!   AgentSaid | AgentEnded   ──────▶             the same
 //!                            ◀──────  Measure, at any time as well
 //!   Measured                 ──────▶             the same
+//!   Install | InstallEnded   ──────▶             at any time as well, while the sandbox is not frozen
+//!                            ◀──────  InstallProgress | Installed, the same
 //!                            ◀──────  OpenContext
 //!   Opened | Failed          ──────▶
 //!                            ◀──────  CloseContext

@@ -290,7 +290,15 @@ impl Engine for EmbeddedEngine {
     }
 
     async fn bind(&self, name: &SandboxName, set: &Arc<PackageSet>) -> Result<String, EngineError> {
-        self.bind_set(name, set).await
+        self.bind_set(name, set, Live::give).await
+    }
+
+    async fn bind_running(
+        &self,
+        name: &SandboxName,
+        set: &Arc<PackageSet>,
+    ) -> Result<String, EngineError> {
+        self.bind_set(name, set, Live::give_while_running).await
     }
 
     async fn withdraw(&self, hash: &str) -> Result<(), EngineError> {

@@ -274,9 +274,8 @@ impl EmbeddedEngine {
             return None;
         }
         let preload = spec.preload.as_ref()?;
-        let of_sandbox = |live: &mut Live| {
-            Ok((live.launcher(), live.image().image().root(), live.packages.clone()))
-        };
+        let of_sandbox =
+            |live: &mut Live| Ok((live.launcher(), live.image().image().root(), live.packages()?));
         let (launcher, root, packages) = self.with_live(Call::Preload, name, of_sandbox).ok()?;
         let launcher = launcher?;
         let modules = if with_modules { preload.modules.clone() } else { Vec::new() };
