@@ -14,6 +14,7 @@ Numbers are big endian, and texts are in UTF-8. The runner sends:
   that cell.
 - ``R`` to a checkpoint: its child is gone, and this process is the session again, as it was before. Two descriptors come along: the
   pipes for what its threads and tasks print until the next cell.
+- ``Q`` for the names that the word before the cursor of a prompt may become: the text before it.
 - The end, when it needs the process no longer. Nothing of the client runs then, and nothing is flushed.
 
 The kernel sends:
@@ -22,6 +23,8 @@ The kernel sends:
 - ``s`` when a cell begins: 0 if a checkpoint was made now, and otherwise why not, as one of the codes below. The process that runs
   the cell sends it. After a ``P`` that made one, none is made now.
 - ``p`` for ``P``, with the same. The process that will run the next cell sends it.
+- ``q`` for ``Q``: four bytes for the place in the text, in bytes, where the word begins, and the names, each its length (two bytes)
+  and the name.
 - ``d`` for a thing that a cell shows: 1 for the value of the cell, 0 for something else, and its forms. Each is the length of its media
   type (two bytes), the media type, the length of its content (four bytes), the content.
 - ``e`` at the end of a cell: how it ended (0 by itself, 1 by an exception, 2 by an interrupt, 3 because it asked for that), four
@@ -57,8 +60,8 @@ _LONGEST_ERROR = 1024
 # Maximum number of open files whose positions a checkpoint remembers.
 _MOST_FILES = 256
 _REGULAR, _KIND_OF_FILE = 0o100000, 0o170000
-# So long the kernel waits for a message before it lets tasks of earlier cells go on: the runner has the next checkpoint made as soon
-# as a cell has ended.
+# Seconds for which the kernel waits for a message before tasks of earlier cells go on: the runner has the next checkpoint made as
+# soon as a cell has ended.
 _BEFORE_TURNING = 0.1
 # Returned in a checkpoint that is the session again.
 _UNDONE = object()
@@ -67,25 +70,47 @@ _channels = load("channel")
 _guarded, _signals = _channels["guarded"], _channels["signals"]
 
 
-def serve(socket, main):
-    """Runs cells until the runner closes the channel. Never returns."""
-    channel = _channels["Channel"](socket)
-    session = load("session")["Session"](channel, main)
-    # Until the first cell comes there is time to load what some cells need.
-    for step in [lambda: load("forms"), lambda: load("errors"), lambda: session.cells]:
-        if channel.has_message():
-            break
-        _guarded(step)
+def prepare(main):
+    """Loads what cells need. Returns a session, whose channel is not connected yet."""
+    session = _new_session(main)
+    for step in _steps(session):
+        step()
+    return session
+
+
+def _new_session(main):
+    return load("session")["Session"](_channels["Channel"](), main)
+
+
+def _steps(session):
+    """Steps that load what cells need, each of which a first cell would wait for."""
+    return [lambda: load("forms"), lambda: load("errors"), lambda: session.cells]
+
+
+def serve(socket, main, session=None):
+    """Runs cells until the runner closes the channel, in a session that may be prepared. Never returns."""
+    steps = []
+    if session is None:
+        session = _new_session(main)
+        steps = _steps(session)
+    channel = session.channel
+    channel.connect(socket)
     is_prepared = False
     while True:
         try:
             session.loop.turn(0 if is_prepared else _BEFORE_TURNING)
             kind, payload, descriptors = channel.receive()
-            is_prepared = False
+            # Before the first checkpoint is made: what is loaded after it would be lost with the cell, and loaded again.
+            while steps:
+                _guarded(steps.pop(0))
+            was_prepared, is_prepared = is_prepared, False
             if kind == b"C":
                 _take(session, channel, payload, descriptors)
             elif kind == b"P":
                 is_prepared = _prepare(session, channel, *descriptors)
+            elif kind == b"Q":
+                is_prepared = was_prepared
+                _complete(session, channel, payload.decode(errors="replace"))
         except BaseException as error:
             # A signal between two cells, or something that a cell has broken here. The runner must not wait forever.
             _end(channel, _FAILED, 1, "the kernel failed: %s" % type(error).__name__)
@@ -146,6 +171,18 @@ def _prepare(session, channel, fresh):
             # A cell has broken what the next one needs, and will be told.
             pass
     return True
+
+
+def _complete(session, channel, text):
+    start, names = len(text), []
+    try:
+        start, names = load("complete")["complete"](session, text, session.cells.magics())
+    except Exception:
+        # A cell has broken what this needs. There are no names then.
+        pass
+    parts = [name.encode(errors="replace") for name in names]
+    lengths = [len(part).to_bytes(2, "big") for part in parts]
+    channel.send(b"q", len(text[:start].encode()).to_bytes(4, "big"), *(piece for pair in zip(lengths, parts) for piece in pair))
 
 
 def _tell(channel, kind, reason):
