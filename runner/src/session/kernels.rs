@@ -62,6 +62,8 @@ pub(super) struct Kernels {
     pub(super) early: Early,
     /// The pipes of a kernel that can't be given new ones for each cell.
     pub(super) own_pipes: [Option<File>; 2],
+    /// The pipes of a process that is the session again since the last undo.
+    pub(super) resumed_pipes: [Option<File>; 2],
     /// The processes of the kernels of other contexts, which undoing a cell must not end.
     neighbours: HashSet<Pid>,
 }
@@ -144,6 +146,7 @@ impl Kernels {
             is_deaf: false,
             early: Early::default(),
             own_pipes,
+            resumed_pipes: [None, None],
             neighbours: HashSet::new(),
         };
         Ok((kernels, version, [stdout, stderr]))
@@ -292,7 +295,7 @@ impl Kernels {
                     if used > BUSY {
                         return Err(error);
                     }
-                    self.nudge();
+                    self.nudge(expects);
                 }
                 waited => waited?,
             }
@@ -300,10 +303,10 @@ impl Kernels {
     }
 
     /// Ends what may keep a kernel from what it was asked to do: an earlier cell can have stopped its process, or have left a loop
-    /// in Node.js. In Python no cell's code runs now that could be interrupted.
-    fn nudge(&self) {
+    /// in Node.js. A kernel of Python looks whether a task of an earlier cell keeps a cell from beginning, and ends only that task.
+    fn nudge(&self, expects: Expected) {
         self.current.signal(Signal::CONT);
-        if self.interpreter == Interpreter::Node {
+        if self.interpreter == Interpreter::Node || expects == Expected::Started {
             self.current.signal(Signal::INT);
         }
     }
@@ -432,9 +435,13 @@ impl Kernels {
         let process = &self.current;
         // A cell may have stopped it.
         process.signal(Signal::CONT);
-        if process.has_ended() || process.channel.send(b'R', &[], &[], RESUME_TIMEOUT).is_err() {
+        let (Ok((stdout, out)), Ok((stderr, err))) = (pipe(), pipe()) else { return false };
+        let passed = [out.as_fd(), err.as_fd()];
+        if process.has_ended() || process.channel.send(b'R', &[], &passed, RESUME_TIMEOUT).is_err()
+        {
             return false;
         }
+        self.resumed_pipes = [Some(stdout), Some(stderr)];
         // The process that has shown them is gone.
         self.early = Early::default();
         self.is_deaf = false;
