@@ -140,6 +140,12 @@ class InteractiveShell(_Base):
         self.history_manager = load("memory")["HistoryManager"](shell=self, parent=self)
         self.configurables.append(self.history_manager)
 
+    def init_ipython_dir(self, ipython_dir):
+        self.ipython_dir = ipython_dir or _os.environ.get("IPYTHONDIR") or _os.path.expanduser("~/.ipython")
+
+    def _ipython_dir_changed(self, change):
+        """The folder is not made: nothing is kept there."""
+
     def init_profile_dir(self, profile_dir):
         """There is none."""
 
