@@ -55,19 +55,19 @@ const HOLE = '\u0131nspected';
 /** Evaluates code that finds a value under that name. */
 function evaluateWith(value, params) {
   defineProperty(global, HOLE, { value, configurable: true });
-  const { result } = callNow('Runtime.evaluate', params);
+  const answer = callNow('Runtime.evaluate', params);
   delete global[HOLE];
-  return result;
+  return answer;
 }
 
 /** Gives the inspector a value, for which it has a name from then on. */
 function nameOf(value) {
-  return evaluateWith(value, { expression: HOLE }).objectId;
+  return evaluateWith(value, { expression: HOLE }).result.objectId;
 }
 
 /** Declares a variable as a cell would do it with `let`. */
 function declare(name, value) {
-  // The promise of such code is settled at once, and nothing is behind it.
+  // The code has run when this returns, though the answer comes later.
   evaluateWith(value, { expression: `let ${name} = ${HOLE};`, replMode: true, silent: true });
 }
 

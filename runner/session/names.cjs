@@ -87,8 +87,8 @@ function follow(name, get) {
   } else {
     // What Node.js itself has there stays a property of the global object.
     const value = get();
-    copies.set(name, value);
     assign(name, value);
+    copies.set(name, value);
   }
   imported.set(name, get);
   constants.add(name);

@@ -107,6 +107,13 @@ class Cells:
         display.__module__ = "builtins"
         return display
 
+    def magics(self):
+        """The names of magics of lines and of cells."""
+        return (), ()
+
+    def warm_up(self):
+        """Nothing here uses much memory."""
+
     def report(self, error):
         """Returns the text of an exception that has ended a cell."""
         return load("errors")["report"](error, self._register_sources)

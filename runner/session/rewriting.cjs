@@ -24,6 +24,9 @@ const IMPORTER = '\u0131mport';
 /** A variable with no use: a declaration has no value, so the value of the cell stays that of the code before it. */
 const NOTHING = 'var \u0131 =';
 
+/** The words before what is exported, perhaps with comments between them. */
+const EXPORT_DEFAULT = /^export(\s|\/\*[^]*?\*\/|\/\/.*)*default/;
+
 /** Blanks, but the same lines. */
 const blank = (text) => text.replace(/[^\n]/g, ' ');
 
@@ -258,11 +261,13 @@ class Rewriting {
       this.#statement(declaration);
       return;
     }
-    this.#replace(start, declaration.start, ';');
     const isNameless = /^(Function|ArrowFunction|Class)/.test(declaration.type) && !declaration.id;
-    this.#edits.insert(declaration.start, isNameless ? '({ default: ' : '(');
-    this.#edits.insert(declaration.end, isNameless ? ' }).default' : ')');
-    if (declaration.end === end) this.#edits.insert(end, ';');
+    // What is in brackets begins before its node.
+    const begin = start + EXPORT_DEFAULT.exec(this.#code.slice(start, end))[0].length;
+    const isEnded = this.#code[end - 1] === ';';
+    this.#replace(start, begin, ';');
+    this.#edits.insert(begin, isNameless ? '({ default: ' : '(');
+    this.#edits.insert(isEnded ? end - 1 : end, `${isNameless ? ' }).default' : ')'}${isEnded ? '' : ';'}`);
   }
 
   /** What comes before the first statement that is more than a directive, and after the last one. */

@@ -1,66 +1,60 @@
-"""Runs cells in IPython's shell, in an image that has it."""
+"""IPython's shell in a session."""
 
-import builtins
 import os as _os
 import sys
-from types import TracebackType as _TracebackType
+from gc import disable as _gc_disable, enable as _gc_enable, isenabled as _gc_is_enabled
 
 _interactive = library("IPython.core.interactiveshell")
-_showing = load("showing")
-_Config = library("traitlets.config").Config
+_showing, _tracebacks = load("showing"), load("tracebacks")
 _Type = library("traitlets").Type
-_ExitAutocall = library("IPython.core.autocall").ExitAutocall
+_autocall = library("IPython.core.autocall")
+_IPyAutocall, _Macro = _autocall.IPyAutocall, _interactive.Macro
 _UsageError = library("IPython.core.error").UsageError
-_ultratb = library("IPython.core.ultratb")
+_StdinNotImplementedError = library("IPython.core.error").StdinNotImplementedError
 _InputRejected = library("IPython.core.error").InputRejected
 _BdbQuit = library("bdb").BdbQuit
+_crc32 = library("zlib").crc32
 _traceback, _linecache, _subprocess = library("traceback"), library("linecache"), library("subprocess")
-_InteractiveShell = _interactive.InteractiveShell
-_OWN_FILES = folder + "/"
+_Base = _interactive.InteractiveShell
 _NO_DEBUGGER = "No user can answer a debugger here. %tb prints the last error again; cells can look at what its functions get and return."
-# How many names a note has.
-_MOST_NAMES = 10
-# How often a traceback shows the same line.
-_MOST_REPEATED = 3
+# A cell without any of these is Python, before and after IPython looks at it.
+_SPECIAL = library("re").compile(r"[%!?]|^\s*[,;/]|\A\s|\A(?:>>>|In \[)", library("re").MULTILINE)
+_ALLOW_INCOMPLETE = 0x4000
+_NO_CELL = "None"
+# What IPython would call, at the beginning of a line.
+_WORD = library("re").compile(r"[\w.*]*")
 
 
-class _Exit(_ExitAutocall):
+class _Exit(_autocall.ExitAutocall):
     """Ends the cell, also without parentheses."""
 
     def __call__(self, code=None):
         raise SystemExit(code)
 
 
-class _Traceback(_ultratb.AutoFormattedTB):
-    """The texts of tracebacks."""
-
-    def _format_list(self, extracted_list):
-        """Lines that repeat, as those of an endless recursion do, are counted."""
-        lines, last, times = [], None, 0
-        for entry, line in zip(extracted_list, super()._format_list(extracted_list)):
-            place = tuple(entry)[:3]
-            times = times + 1 if place == last else 1
-            last = place
-            if times <= _MOST_REPEATED:
-                lines.append(line)
-            elif times == _MOST_REPEATED + 1:
-                lines.append(1)
-            else:
-                lines[-1] += 1
-        return ["  [Previous line repeated %d more times]\n" % one if isinstance(one, int) else one for one in lines]
-
-
 class _Compiler(_interactive.CachingCompiler):
-    """Compiles cells, and remembers what it could not compile: that is an error of the client's."""
+    """Compiles cells. It remembers what it could not compile, which is an error of the client's, and the lines of all cells."""
 
-    refused = None
+    def __init__(self):
+        super().__init__()
+        self.refused = self._last = None
+        # What Python says of input that does not end says less, if more could come.
+        self.flags &= ~_ALLOW_INCOMPLETE
+        # What the cache of lines has of each cell.
+        self._entries = {}
 
     def ast_parse(self, *arguments, **options):
+        # A tree is many objects. They must not make the collector look at all that the client has.
+        was_enabled = _gc_is_enabled()
+        _gc_disable()
         try:
             return super().ast_parse(*arguments, **options)
         except BaseException as error:
             self.refused = error
             raise
+        finally:
+            if was_enabled:
+                _gc_enable()
 
     def __call__(self, *arguments, **options):
         try:
@@ -68,6 +62,29 @@ class _Compiler(_interactive.CachingCompiler):
         except BaseException as error:
             self.refused = error
             raise
+
+    def get_code_name(self, raw_code, transformed_code, number):
+        # In the form of IPython's names, which libraries know. Its digest takes a library that most sessions don't need.
+        return "<ipython-input-%d-%012x>" % (number, _crc32(transformed_code.encode(errors="replace")))
+
+    def cache(self, *arguments, **options):
+        self.register_lines()
+        self._last = name = super().cache(*arguments, **options)
+        self._entries[name] = _linecache.cache[name]
+        return name
+
+    def forget_last(self):
+        _linecache.cache.pop(self._last, None)
+        self._entries.pop(self._last, None)
+        self._filename_map.pop(self._last, None)
+        self._last = next(reversed(self._entries), None)
+
+    def register_lines(self):
+        """Makes the lines of cells known to whatever prints or inspects them. The client may have emptied that."""
+        if not isinstance(_linecache.cache, dict):
+            _linecache.cache = {}
+        if self._last is not None and self._last not in _linecache.cache:
+            _linecache.cache.update(self._entries)
 
 
 class _Events(_interactive.EventManager):
@@ -78,23 +95,29 @@ class _Events(_interactive.EventManager):
             try:
                 call(*args, **kwargs)
             except Exception:
-                print("Error in callback %r (for %s)" % (call, event), file=sys.stderr)
+                print("Error in callback %r (for %s), with arguments args %r,kwargs %r:" % (call, event, args, kwargs))
                 self.shell.showtraceback()
 
 
-class Shell(_InteractiveShell):
+class InteractiveShell(_Base):
     """IPython's shell without what needs a terminal, a disk or threads."""
 
     displayhook_class = _Type(_showing["Hook"])
     display_pub_class = _Type(_showing["Publisher"])
     compiler_class = _Type(_Compiler)
 
+    # Without the checks that traits make each time.
+    execution_count = 1
+    last_execution_succeeded, last_execution_result = True, None
+
     def __init__(self, session, **options):
         self._session = session
         # Whether the code of the cell has begun, and the text of an exception that was not printed yet.
         self.has_begun, self.pending = False, None
-        self._store = load("store")["Store"]()
+        self._store = load("memory")["Store"]()
+        self._usual_transformers = self._usual_checkers = None
         super().__init__(user_module=session.main, user_ns=session.space, **options)
+        self._usual_transformers, self._usual_checkers = self._transformers(), len(self.prefilter_manager.checkers)
 
     @property
     def db(self):
@@ -107,6 +130,14 @@ class Shell(_InteractiveShell):
         except Exception:
             # Another version of IPython. `%load_ext storemagic` brings it.
             pass
+
+        # As in notebooks.
+        for name in ("less", "more"):
+            self.magics_manager.register_alias(name, "pycat", "line")
+
+    def init_history(self):
+        self.history_manager = load("memory")["HistoryManager"](shell=self, parent=self)
+        self.configurables.append(self.history_manager)
 
     def init_profile_dir(self, profile_dir):
         """There is none."""
@@ -128,7 +159,7 @@ class Shell(_InteractiveShell):
 
     def init_traceback_handlers(self, custom_exceptions):
         super().init_traceback_handlers(custom_exceptions)
-        self.InteractiveTB = _Traceback(mode=self.xmode, theme_name=self.colors, tb_offset=0)
+        self.InteractiveTB = _tracebacks["Traceback"](mode=self.xmode, theme_name=self.colors, tb_offset=0)
 
     def init_events(self):
         self.events = _Events(self, _interactive.available_events)
@@ -136,6 +167,10 @@ class Shell(_InteractiveShell):
 
     def _exiter_default(self):
         return _Exit(self)
+
+    def ask_exit(self):
+        """Ends the cell."""
+        raise SystemExit
 
     def _tee(self, channel):
         """The runner keeps the output of a cell."""
@@ -153,18 +188,7 @@ class Shell(_InteractiveShell):
             space.update((name, value) for name, value in self.user_ns_hidden.items() if name not in space)
             space.setdefault("_oh", history.output_hist)
         self.execution_count = number
-        for inputs in [history.input_hist_parsed, history.input_hist_raw]:
-            if len(inputs) < number:
-                # Cells without Python, as those of a shell, count too.
-                inputs += [""] * (number - len(inputs))
-        history.db_input_cache.clear()
-
-    def continue_history(self, history):
-        """Takes over the cells and values of the shell before."""
-        own = self.history_manager
-        for name in ["input_hist_parsed", "input_hist_raw"]:
-            getattr(own, name)[:] = getattr(history, name)
-        own.output_hist.update(history.output_hist)
+        history.pad(number)
 
     def is_refusal(self, error):
         """Whether an exception that came before the code says that the cell is no code, or one of the client's own hooks failed."""
@@ -179,6 +203,69 @@ class Shell(_InteractiveShell):
         scripts = dict.get(self.magics_manager.registry, "ScriptMagics")
         if scripts is not None and scripts.event_loop is not None and not scripts.bg_processes:
             scripts.stop_event_loop()
+
+    def transform_cell(self, raw_cell):
+        is_usual = not self.input_transformers_post and self._transformers() == self._usual_transformers
+        if not is_usual:
+            return self._transform_unusually(raw_cell)
+        if _SPECIAL.search(raw_cell):
+            return super().transform_cell(raw_cell)
+        cell = raw_cell if raw_cell.endswith("\n") else raw_cell + "\n"
+        if cell.find("\n") != len(cell) - 1 or self._is_plain(cell):
+            return cell
+        return super().transform_cell(raw_cell)
+
+    def _transform_unusually(self, raw_cell):
+        """Transforms a cell with the client's transformers. If one fails, no cell could ever remove it."""
+        try:
+            return super().transform_cell(raw_cell)
+        except SyntaxError:
+            raise
+        except Exception as error:
+            self.input_transformers_post.clear()
+            for transformers, usual in zip(self._lists_of_transformers(), self._usual_transformers):
+                transformers[:] = usual
+            name = load("errors")["one_line"](error)
+            self._session.complain("Note: an input transformer has failed (%s). All that were added are removed.\n" % name)
+            return super().transform_cell(raw_cell)
+
+    def _is_plain(self, line):
+        """Whether a line begins with nothing that IPython calls: a magic without `%`, a macro, `exit`."""
+        manager, word = self.prefilter_manager, _WORD.match(line)[0]
+        return (
+            not self.autocall
+            and len(manager.checkers) == self._usual_checkers
+            and not manager.transformers
+            and word not in self.magics_manager.magics["line"]
+            and word not in self.magics_manager.lazy_magics
+            and not isinstance(self.user_ns.get(word), (_IPyAutocall, _Macro))
+            and "PYTHON-MODE" not in line
+        )
+
+    def warm_up(self):
+        """Does what a cell does, without one. After a fork the first use of each page of memory takes time, which a waiting process
+        has."""
+        if (
+            self._transformers() != self._usual_transformers
+            or len(self.events.callbacks["pre_execute"]) > 1
+            or self.events.callbacks["post_execute"]
+            or self.ast_transformers
+        ):
+            # The client would notice.
+            return
+        kept = self.last_execution_succeeded, self.last_execution_result, self.compile.flags
+        self.run_cell(_NO_CELL, silent=True)
+        self.compile.forget_last()
+        self.last_execution_succeeded, self.last_execution_result, self.compile.flags = kept
+        self.display_formatter.format(0)
+        self.history_manager.pad(0)
+
+    def _lists_of_transformers(self):
+        manager = self.input_transformer_manager
+        return [manager.cleanup_transforms, manager.line_transforms, manager.token_transformers]
+
+    def _transformers(self):
+        return [list(transformers) for transformers in self._lists_of_transformers()]
 
     def should_run_async(self, raw_cell, *, transformed_cell=None, preprocessing_exc_tuple=None):
         """What is awaited runs in the loop of the session, which `run_code` starts."""
@@ -197,7 +284,7 @@ class Shell(_InteractiveShell):
         except BaseException as error:
             if result is not None:
                 result.error_in_exec = error
-            error.__traceback__ = _without_own(error.__traceback__)
+            error.__traceback__ = _tracebacks["without_own"](error.__traceback__)
             if isinstance(error, self.custom_exceptions):
                 self._hold(error, "".join(self.CustomTB(type(error), error, error.__traceback__)))
             elif not isinstance(error, (SystemExit, _BdbQuit)):
@@ -211,15 +298,16 @@ class Shell(_InteractiveShell):
         except ValueError:
             print("No traceback available to show.", file=sys.stderr)
             return
-        trace = _without_own(trace)
+        trace = _tracebacks["without_own"](trace)
         if error.__traceback__ is not trace:
             error = error.with_traceback(trace)
         try:
+            self.compile.register_lines()
             lines = self._lines_of(error, trace, filename, tb_offset, exception_only, running_compiled_code)
             text = self.InteractiveTB.stb2text(lines)
         except Exception:
             # Modules that it uses are broken, or the client's own way to show the exception.
-            text = load("errors")["report"](error)
+            text = _tracebacks["plain_report"](error)
         text = text if text.endswith("\n") else text + "\n"
         self._hold(error, text + _NO_DEBUGGER + "\n" if self.call_pdb else text)
 
@@ -235,7 +323,7 @@ class Shell(_InteractiveShell):
             return self.InteractiveTB.get_exception_only(kind, error)
         if hasattr(error, "_render_traceback_"):
             return error._render_traceback_()
-        if _has_group(error):
+        if _tracebacks["has_group"](error):
             return _traceback.format_exception(kind, error, trace)
         return self.InteractiveTB.structured_traceback(kind, error, trace, tb_offset=tb_offset)
 
@@ -293,6 +381,10 @@ class Shell(_InteractiveShell):
         self.set_hook("show_in_pager", _print_page, 0)
         self.set_hook("editor", _refuse_editor, 0)
 
+    def ask_yes_no(self, prompt, default=None, interrupt=None):
+        """Magics know what to do if no user can be asked."""
+        raise _StdinNotImplementedError("no user can answer here")
+
     def set_next_input(self, s, replace=False):
         """Prints the text. There is no editor that could get it as the next cell."""
         print(s)
@@ -344,6 +436,10 @@ def _shell_path():
     return path if _os.path.exists(path) else "/bin/sh"
 
 
+# It is IPython's to the client.
+InteractiveShell.__module__ = _Base.__module__
+
+
 class _Nothing:
     def __enter__(self):
         return None
@@ -353,149 +449,3 @@ class _Nothing:
 
 
 _NOTHING = _Nothing()
-
-
-def _without_own(trace):
-    """A traceback without the frames of the kernel."""
-    places = []
-    while trace:
-        if not trace.tb_frame.f_code.co_filename.startswith(_OWN_FILES):
-            places.append(trace)
-        trace = trace.tb_next
-    kept = None
-    for place in reversed(places):
-        # Most have none between their own.
-        kept = place if place.tb_next is kept else _TracebackType(kept, place.tb_frame, place.tb_lasti, place.tb_lineno)
-    return kept
-
-
-def _has_group(error):
-    seen = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        if isinstance(error, BaseExceptionGroup):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
-
-
-class Cells:
-    """Runs the cells of a session."""
-
-    def __init__(self, session):
-        self._session = session
-        # Runs cells when IPython can't.
-        self._plain = None
-        # The shell or the plain cells that ran the last cell.
-        self._last = None
-        self._make()
-        # Private references to what a cell can break, of the time when it worked.
-        self._modules, self._builtins = dict(sys.modules), dict(vars(builtins))
-        self._methods = [(kind, dict(vars(kind))) for kind in [Shell, _InteractiveShell]]
-
-    def _make(self):
-        for kind in Shell.mro():
-            if getattr(kind, "_instance", None) is not None:
-                kind._instance = None
-        config = _Config()
-        config.HistoryManager.enabled = False
-        config.HistoryManager.hist_file = ":memory:"
-        # The first argument of a singleton of traitlets.
-        self._shell = Shell.instance(session=self._session, config=config, colors="nocolor", xmode="Plain", banner1="")
-
-    def run(self, number, source):
-        self._last = shell = self._shell
-        if sys.modules.get("IPython.core.interactiveshell") is not _interactive or Shell._instance is not shell:
-            # Otherwise IPython would be loaded a second time, and know no shell.
-            self._put_back_modules()
-        try:
-            return self._attempt(shell, number, source)
-        except _Broken as broken:
-            reason = broken.args[0]
-        notes, history = self._put_back(), shell.history_manager
-        try:
-            self._make()
-            self._last = shell = self._shell
-            shell.continue_history(history)
-            failure = self._attempt(shell, number, source)
-        except BaseException as error:
-            if shell.has_begun or isinstance(error, KeyboardInterrupt):
-                return error
-            return self._run_plain(number, source, error)
-        self._note("a cell has broken IPython (%s). Its shell was made anew%s; variables are as they were." % (reason, notes))
-        return failure
-
-    def _attempt(self, shell, number, source):
-        """Runs a cell in a shell. Returns the exception that ended it. Raises `_Broken` if its code was not even begun."""
-        try:
-            shell.begin(number)
-            result = shell.run_cell(source, store_history=True)
-            failure = result.error_before_exec or result.error_in_exec
-            if isinstance(failure, KeyboardInterrupt):
-                return failure
-        except BaseException as error:
-            failure = error
-            if isinstance(error, KeyboardInterrupt) or shell.has_begun:
-                return error
-            raise _Broken(_name_of(error)) from None
-        if failure is not None and not shell.has_begun and not shell.is_refusal(failure):
-            raise _Broken(_name_of(failure))
-        if shell.pending and shell.pending[0] is not failure:
-            shell.release()
-        shell.end_scripts()
-        return failure
-
-    def _run_plain(self, number, source, error):
-        if self._plain is None:
-            self._plain = load("plain")["Cells"](self._session)
-        self._last = self._plain
-        self._note("a cell has broken IPython (%s), so this cell runs without it: magics and `!` are missing." % _name_of(error))
-        return self._plain.run(number, source)
-
-    def _note(self, text):
-        self._session.complain("Note: %s\n" % text)
-
-    def _put_back_modules(self):
-        for name, module in self._modules.items():
-            if name not in sys.modules or name.partition(".")[0] == "IPython":
-                sys.modules[name] = module
-        for kind in Shell.mro():
-            if "_instance" in vars(kind) or kind is Shell:
-                kind._instance = self._shell
-        self._note("a cell has removed modules from sys.modules. Those of Python and IPython were put back.")
-
-    def _put_back(self):
-        """Puts back what IPython needs and a cell has replaced. Returns what that was, in words."""
-        space, found = vars(builtins), []
-        changed = [name for name, value in self._builtins.items() if space.get(name, _NOTHING) is not value]
-        if changed:
-            space.update((name, self._builtins[name]) for name in changed)
-            found.append("builtins were put back: %s" % ", ".join(sorted(changed)[:_MOST_NAMES]))
-        for kind, methods in self._methods:
-            changed = [name for name, value in methods.items() if vars(kind).get(name, _NOTHING) is not value]
-            changed = [name for name in changed if name not in ("_instance", "__dict__", "__weakref__")]
-            for name in changed:
-                type.__setattr__(kind, name, methods[name])
-            if changed:
-                found.append("methods of its shell were put back: %s" % ", ".join(sorted(changed)[:_MOST_NAMES]))
-        return "".join("; " + one for one in found)
-
-    def report(self, error):
-        """Returns the text of the exception that has ended the cell."""
-        if self._last is self._plain:
-            return self._plain.report(error)
-        pending = self._last.pending
-        if pending and pending[0] is error:
-            return pending[1]
-        return load("errors")["report"](error)
-
-    def display(self, value):
-        library("IPython.core.display_functions").display(value)
-
-
-class _Broken(Exception):
-    """IPython has failed before it has run the code of a cell."""
-
-
-def _name_of(error):
-    return load("errors")["one_line"](error)

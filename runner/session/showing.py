@@ -8,6 +8,8 @@ _NARROWEST = 20
 # Of the texts of values that `%history -o` prints.
 _MOST_TEXTS = 1000
 
+_PLAIN = {int, float, complex, bool, str, bytes, list, tuple, dict, set, frozenset}
+
 _DisplayHook = library("IPython.core.displayhook").DisplayHook
 _DisplayPublisher = library("IPython.core.displaypub").DisplayPublisher
 _formatters = library("IPython.core.formatters")
@@ -43,6 +45,9 @@ class Publisher(_DisplayPublisher):
 
     session = None
 
+    def _setup_execution_tracking(self):
+        """What is shown is not kept in the history."""
+
     def publish(self, data, metadata=None, source=None, *, transient=None, update=False, **more):
         if data:
             self.session.send(_forms["bounded"](data, self.session.is_for_program))
@@ -51,12 +56,16 @@ class Publisher(_DisplayPublisher):
         """Does nothing: the output of a cell stays."""
 
 
-class Formatter(_formatters.DisplayFormatter):
+# `%config` knows these by IPython's names.
+class DisplayFormatter(_formatters.DisplayFormatter):
     """Makes the forms of values."""
 
     session = None
 
     def format(self, obj, include=None, exclude=None):
+        if type(obj) in _PLAIN and not (include or exclude or self.session.is_for_program or any(self._printers)):
+            # It has no other form.
+            return {"text/plain": self.formatters["text/plain"](obj)}, {}
         found, metadata = super().format(obj, include, exclude)
         if not found:
             return found, metadata
@@ -73,6 +82,18 @@ class Formatter(_formatters.DisplayFormatter):
         return found, metadata
 
 
+    def watch_printers(self):
+        """Keeps what the client can register for types, so that it is quick to see that nothing is there."""
+        self._printers = []
+        for one in [self.ipython_display_formatter, self.mimebundle_formatter, *self.formatters.values()]:
+            if not isinstance(one, _formatters.PlainTextFormatter):
+                self._printers += [one.type_printers, one.singleton_printers]
+                one.observe(self._stop_watching, ["type_printers", "singleton_printers"])
+
+    def _stop_watching(self, change):
+        self._printers.append(True)
+
+
 class _TooMuch(Exception):
     """There is more text than is ever sent."""
 
@@ -87,7 +108,7 @@ class _Text(io.StringIO):
         return super().write(text)
 
 
-class TextFormatter(_formatters.PlainTextFormatter):
+class PlainTextFormatter(_formatters.PlainTextFormatter):
     """Makes the text of a value, in lines that fit into the terminal of the session, if there is one."""
 
     session = None
@@ -128,10 +149,11 @@ def _long(value, printer, cycle):
 
 def formatter(shell, session):
     """Returns the formatter of a shell."""
-    made = Formatter(parent=shell)
+    made = DisplayFormatter(parent=shell)
     made.session = session
-    text = made.formatters["text/plain"] = TextFormatter(parent=made)
+    text = made.formatters["text/plain"] = PlainTextFormatter(parent=made)
     text.session = session
     text.for_type(str, _long)
     text.for_type(bytes, _long)
+    made.watch_printers()
     return made

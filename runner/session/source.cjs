@@ -40,12 +40,15 @@ function parse(code) {
     return acorn.parse(code, OPTIONS);
   } catch (error) {
     if (!code.includes('using')) throw error;
-    // It belongs to no script, but V8 takes it. A function may have it.
-    try {
-      return acorn.parse(code, { ...OPTIONS, sourceType: 'commonjs' });
-    } catch {
-      throw error;
+    // It belongs to no script for the parser, but V8 takes it in a cell.
+    for (const sourceType of ['commonjs', 'module']) {
+      try {
+        return acorn.parse(code, { ...OPTIONS, sourceType });
+      } catch {
+        // The first reason is the best.
+      }
     }
+    throw error;
   }
 }
 

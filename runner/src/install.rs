@@ -25,8 +25,11 @@ use crate::process::would_block;
 /// How long a client may take to send its request, and to read the answer.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Clients that are accepted before the runner looks at everything else again.
-const ACCEPTS_AT_ONCE: usize = 8;
+/// Clients that are accepted. Others wait until one of these has gone.
+const MAX_CLIENTS: usize = 16;
+
+/// How often a client is read before the runner looks at everything else again.
+const READS_AT_ONCE: usize = 16;
 
 /// Bytes that wait for a client up to which lines about the progress are added. The answer is always.
 const MAX_UNSENT_PROGRESS: usize = 16 * 1024;
@@ -49,7 +52,7 @@ struct Client {
 
 enum State {
     /// It sends its request.
-    Asks { received: Vec<u8>, until: Instant },
+    Asks { received: Vec<u8>, is_too_long: bool, until: Instant },
     /// The server has the request with this number.
     Waits(u32),
     /// The answer is on its way to it.
@@ -73,12 +76,17 @@ impl Installs {
             flags.set(PollFlags::OUT, !client.unsent.is_empty());
             PollFd::new(&client.socket, flags)
         });
-        clients.chain(self.listener.iter().map(|listener| readable(listener.as_fd())))
+        clients.chain(self.accepting().map(|listener| readable(listener.as_fd())))
+    }
+
+    /// The socket, if there is room for another client.
+    fn accepting(&self) -> Option<&OwnedFd> {
+        self.listener.as_ref().filter(|_| self.clients.len() < MAX_CLIENTS)
     }
 
     /// Whether a client has come, given the last of the descriptors that were polled.
     pub(crate) fn is_asked(&self, last: Option<&PollFd<'_>>) -> bool {
-        self.listener.is_some() && last.is_some_and(|last| !last.revents().is_empty())
+        self.accepting().is_some() && last.is_some_and(|last| !last.revents().is_empty())
     }
 
     /// Takes new clients if some have come, passes on their requests, and lets go of those that have their answer or have gone. Never
@@ -97,13 +105,20 @@ impl Installs {
         }
         let Self { clients, number, .. } = self;
         let mut at = 0;
-        while let Some(client) = clients.get_mut(at) {
-            if let Some(request) = client.request() {
+        while at < clients.len() {
+            let waiting = clients.iter().filter(|it| matches!(it.state, State::Waits(_))).count();
+            let client = &mut clients[at];
+            let request = client.request();
+            if request.is_some() && waiting >= MAX_INSTALLS {
+                let reason = format!(
+                    "{MAX_INSTALLS} requests for packages are under way in this sandbox: wait until one of them has ended"
+                );
+                client.answer(&refused("busy", &reason));
+            } else if let Some(request) = request {
                 *number = number.wrapping_add(1);
                 client.state = State::Waits(*number);
                 send(to_server, Kind::Install, *number, &request)?;
             }
-            let client = &mut clients[at];
             client.send();
             if client.is_there() {
                 at += 1;
@@ -115,8 +130,7 @@ impl Installs {
     }
 
     fn accept(&mut self) {
-        let Some(listener) = &self.listener else { return };
-        for _ in 0..ACCEPTS_AT_ONCE {
+        while let Some(listener) = self.accepting() {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             let Ok(socket) = accept_with(listener, flags) else { return };
             // Processes of other sandboxes have no number in this one.
@@ -124,18 +138,8 @@ impl Installs {
                 continue;
             }
             let until = Instant::now() + CLIENT_TIMEOUT;
-            let state = State::Asks { received: Vec::new(), until };
-            let mut client = Client { socket: socket.into(), state, unsent: Vec::new() };
-            if self.clients.len() < MAX_INSTALLS {
-                self.clients.push(client);
-            } else {
-                // A new socket has room for it.
-                let reason = format!(
-                    "{MAX_INSTALLS} requests for packages are under way in this sandbox: wait until one of them has ended"
-                );
-                client.answer(&refused("busy", &reason));
-                client.send();
-            }
+            let state = State::Asks { received: Vec::new(), is_too_long: false, until };
+            self.clients.push(Client { socket: socket.into(), state, unsent: Vec::new() });
         }
     }
 
@@ -176,32 +180,39 @@ impl Installs {
 impl Client {
     /// The request, once all of it has come.
     fn request(&mut self) -> Option<Vec<u8>> {
-        let State::Asks { received, until } = &mut self.state else { return None };
+        let State::Asks { received, is_too_long, until } = &mut self.state else { return None };
         let mut buffer = [0; 4096];
-        loop {
+        for _ in 0..READS_AT_ONCE {
             match self.socket.read(&mut buffer) {
                 Ok(0) => {
                     self.answer(&refused("failed", "the request has no end: it is one line"));
                     return None;
                 }
-                Ok(count) => received.extend_from_slice(&buffer[..count]),
+                Ok(count) => {
+                    received.extend_from_slice(&buffer[..count]);
+                    if received.len() > MAX_INSTALL_REQUEST {
+                        // The rest is read, too: otherwise the client would get an error instead of the answer.
+                        *is_too_long = true;
+                        received.drain(..received.len() - buffer.len().min(count));
+                    }
+                }
                 Err(error) if would_block(&error) && Instant::now() < *until => return None,
                 Err(_) => {
                     self.answer(&refused("failed", "the request did not come in time"));
                     return None;
                 }
             }
-            if let Some(end) = received.iter().position(|byte| *byte == b'\n') {
-                received.truncate(end);
-                return Some(std::mem::take(received));
-            }
-            if received.len() >= MAX_INSTALL_REQUEST {
+            let Some(end) = received.iter().position(|byte| *byte == b'\n') else { continue };
+            if *is_too_long {
                 let most = MAX_INSTALL_REQUEST / 1024;
                 let reason = format!("a request for packages can have {most} KiB");
                 self.answer(&refused("too_large", &reason));
                 return None;
             }
+            received.truncate(end);
+            return Some(std::mem::take(received));
         }
+        None
     }
 
     fn answer(&mut self, answer: &str) {

@@ -23,6 +23,7 @@ mod installs;
 mod job;
 mod outcome;
 mod packages;
+mod queue_deadline;
 mod replay;
 mod serve;
 pub(crate) mod served;
@@ -53,6 +54,7 @@ pub(crate) use agent::SentFile;
 pub(crate) use error::CallError;
 pub(crate) use job::Job;
 pub(crate) use outcome::{Again, CallOutcome};
+pub(crate) use queue_deadline::QueueDeadline;
 pub(crate) use served::Served;
 pub(crate) use tool::ToolName;
 
@@ -122,8 +124,20 @@ pub(crate) struct Call {
     pub watch: Option<Watch>,
     /// Receives the steps before that.
     pub steps: Option<Steps>,
-    /// How long it can wait for a slot, if not for as long as others.
-    pub max_queue: Option<Duration>,
+    /// When it must have its turn, if it can't wait for as long as others.
+    pub queue_deadline: Option<QueueDeadline>,
+}
+
+impl Call {
+    /// The longest time for a wait of it that begins now, if its request has this limit or none.
+    fn longest_wait(&self, own: Option<Duration>) -> Option<Duration> {
+        queue_deadline::longest_wait(self.queue_deadline, own)
+    }
+
+    /// The client, and the longest time for a wait of it that begins now.
+    fn waiter(&self) -> (&Client, Option<Duration>) {
+        (&self.client, self.longest_wait(None))
+    }
 }
 
 impl Calls {

@@ -74,7 +74,7 @@ impl Calls {
         let installer = self.installer(in_sandbox.clone());
         wish.packages = Some(in_sandbox);
         wish.installer = Some(Arc::clone(&installer) as Arc<dyn Installer>);
-        wish.max_queue = call.max_queue;
+        wish.max_queue = call.longest_wait(None);
         let (session, receipt, mut evicted) =
             self.sessions.open(&call.client, &self.config, wish).await?;
         installer.is_of(&session.id);
@@ -91,7 +91,7 @@ impl Calls {
             note.files(first.sent());
             let (policies, language) = (&self.config.policies, &session.language.name);
             let unchecked = std::mem::take(&mut first.unchecked);
-            self.check_policies(policies, language, unchecked, &call.client, &mut notes).await?;
+            self.check_policies(policies, language, unchecked, call.waiter(), &mut notes).await?;
             let ran = self.run_step(session, first, None, &mut notes).await;
             ran.map_err(|error| CallError::of_session(error, session))?;
         }

@@ -42,6 +42,7 @@ class Kernel:
     """A kernel and the runner's end of its channel."""
 
     def __init__(self, folder, *options):
+        self.folder = folder
         self.channel, its_end = socket.socketpair()
         self.channel.settimeout(WITHIN_S)
         self.number = 0

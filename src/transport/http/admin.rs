@@ -54,7 +54,8 @@ const HINT: &str = "see which programs ask the listener for operators, and why s
 const METRICS: &str = "/metrics";
 
 /// The answer to a token that can only read the metrics.
-const METRICS_ONLY: &str = "this token can only read /metrics; operators have tokens of admin.tokens\n";
+const METRICS_ONLY: &str =
+    "this token can only read /metrics; operators have tokens of admin.tokens\n";
 
 /// The answer where nothing is.
 const NOTHING_HERE: &str = "there is nothing here: the state is at /status, metrics at /metrics, checks of health at /healthz and /readyz\n";
