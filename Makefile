@@ -16,7 +16,7 @@ MANIFESTS := Cargo.toml fuzz/Cargo.toml template/Cargo.toml
 .NOTPARALLEL:
 
 .PHONY: help run test test-all bench soak flood lint advisories fmt build bundle deb wheel container container-node test-kubernetes images engine engines toolchain unit fuzz \
-	pytest suites suites-apis test-ray beside-apis sbom lock clean
+	pytest suites suites-apis test-ray beside-apis beside-notebook sbom lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -113,6 +113,10 @@ suites-apis: engines ## Fetch E2B's own tests and run them against a server; opt
 beside-apis: engines ## Measure the APIs of other systems next to MCP, and check the verdicts on a thousand programs; options: APIS="--seconds 30"
 	scripts/python tests/python/beside_mcp.py $(APIS)
 	scripts/python tests/python/beside_e2b.py
+
+beside-notebook: export ISOLATOR_TEST_ENGINE = embedded
+beside-notebook: engines ## Run a table of inputs in kernels of Jupyter and in sessions, and compare; options: NOTEBOOK="--section Errors"
+	scripts/python tests/python/beside_notebook.py $(NOTEBOOK)
 
 test-ray: export ISOLATOR_TEST_ENGINE = embedded
 test-ray: engines ## Run 1,000 programs on two nodes of Ray, of which one loses its Isolator; options: RAY="--programs 10000"

@@ -93,6 +93,14 @@ download_alone() {
     (cd "$here/alone" && apt_get download "$1")
 }
 
+# Links commands that every sandbox brings along. They are in the path anyway;
+# the links are for shells and programs that set a path of their own.
+link_commands() {
+    for command in "$@"; do
+        ln -sf "/.isolator/bin/$command" "/usr/local/bin/$command"
+    done
+}
+
 # Removes what was only needed to build, then everything a sandbox cannot use.
 # The arguments are build packages besides the common ones; the word python3
 # among them means that this image does not want Python. Of the packages that

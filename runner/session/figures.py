@@ -24,7 +24,7 @@ def fit(session, pictures):
         if manager.canvas.callbacks.callbacks.get("draw_event"):
             # An animation begins when its window is drawn.
             manager.canvas.draw()
-        session.show(manager.canvas.figure)
+        session.cells.display(manager.canvas.figure)
         manager._seen = None
 
     pictures.FigureManager._draw = draw

@@ -7,18 +7,13 @@ import sys
 
 _PREFIX = "application/vnd.isolator."
 _ERROR, _TABLE, _CHART = (_PREFIX + name for name in ["error", "table", "chart"])
-_MORE_METHODS = [("application/pdf", "_repr_pdf_"), ("application/javascript", "_repr_javascript_")]
 _MOST_CELLS = 1_000_000
 _LONGEST_TRACEBACK = 256 << 10
 
 
-def more(value, result):
-    """Returns more forms of a value. `result` returns what one of its methods does, or None."""
+def more(value):
+    """Returns more forms of a value."""
     found = {}
-    for kind, name in _MORE_METHODS:
-        content = result(value, name)
-        if content is not None:
-            found[kind] = content
     try:
         table = _table(value)
         if table is not None:

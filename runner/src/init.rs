@@ -22,7 +22,9 @@ pub(crate) fn hold() -> io::Result<()> {
     if rustix::process::getpid() != Pid::INIT {
         return Err(io::Error::other("this is not a sandbox: there it would be process 1"));
     }
-    let mut runner = Command::new(paths::RUNNER).arg("park").spawn()?;
+    let path = std::env::var("PATH").unwrap_or_default();
+    let path = paths::search_path(&path, paths::LATE_PACKAGES);
+    let mut runner = Command::new(paths::RUNNER).arg("park").env("PATH", path).spawn()?;
     let null = File::options().read(true).write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdin(&null)?;
     rustix::stdio::dup2_stdout(&null)?;

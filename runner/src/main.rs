@@ -17,6 +17,7 @@ mod changes;
 mod forks;
 mod frame_writer;
 mod init;
+mod install;
 mod measure;
 mod output;
 mod packages;

@@ -10,7 +10,7 @@ use std::io;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use isolator_runner::paths::PACKAGE_SETS;
+use isolator_runner::paths::{LATE_PACKAGES, PACKAGE_SETS, PACKAGES};
 use isolator_runner::wire::{Failed, FailedCause, Interpreter, Packages};
 
 /// The variable by which Python finds a set.
@@ -29,6 +29,8 @@ pub(crate) enum Links {
     AsFewAsPossible,
     /// One link for each package, in a folder of the workspace into which more can be installed.
     OneByOne,
+    /// The same, and links to another set lead to this one.
+    InPlaceOfOthers,
 }
 
 /// Makes a set ready for the programs that start in a workspace.
@@ -58,6 +60,35 @@ pub(crate) fn make_ready(packages: &Packages, workdir: &Path, links: Links) -> R
     }
 }
 
+/// Makes a set ready for programs that run in the workspace already. They may have another one that this one takes the place of.
+///
+/// # Errors
+///
+/// As [`make_ready`].
+pub(crate) fn make_ready_late(packages: &Packages, workdir: &Path) -> Result<(), Failed> {
+    make_ready(packages, workdir, Links::InPlaceOfOthers)?;
+    // Where all sandboxes have the same folder of sets, this says which one is the sandbox's.
+    if packages.interpreter == Interpreter::Python && packages.folder.starts_with(PACKAGE_SETS) {
+        link_anew(Path::new(&packages.folder), Path::new(LATE_PACKAGES)).map_err(|error| {
+            let cause = FailedCause::Packages;
+            Failed { cause, message: format!("{LATE_PACKAGES}: {error}") }
+        })?;
+    }
+    Ok(())
+}
+
+/// Makes a link, or replaces the one that is there. No process finds none meanwhile.
+fn link_anew(from: &Path, to: &Path) -> io::Result<()> {
+    let mut new = to.as_os_str().to_owned();
+    new.push(".new");
+    match fs::remove_file(&new) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    symlink(from, &new)?;
+    fs::rename(&new, to)
+}
+
 /// The variables of a program, with those by which it finds its set. A waiting interpreter changes its own variables in the same way.
 /// The commands of a set come after those of the image.
 pub(crate) fn variables(
@@ -74,8 +105,10 @@ pub(crate) fn variables(
         Interpreter::Node => "node_modules/.bin",
     };
     let path = env.get("PATH").cloned().or_else(|| std::env::var("PATH").ok());
+    let place = format!(":{folder}/{commands}");
     if let Some(path) = path.filter(|path| !path.is_empty()) {
-        env.insert("PATH".to_owned(), format!("{path}:{folder}/{commands}"));
+        let path = path.strip_suffix(&place).unwrap_or(&path);
+        env.insert("PATH".to_owned(), format!("{path}{place}"));
     }
     env
 }
@@ -104,16 +137,24 @@ fn link(from: &Path, to: &Path, links: Links) -> io::Result<()> {
             linked => return linked,
         }
     }
+    if links == Links::InPlaceOfOthers && leads_to_set(to) {
+        return link_anew(from, to);
+    }
     match fs::create_dir(to) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
         made => made?,
     }
     let mut left = MOST_LINKS;
-    link_each(from, to, &mut left)
+    link_each(from, to, links, &mut left)
+}
+
+/// Whether it is a link into a set of packages.
+fn leads_to_set(link: &Path) -> bool {
+    fs::read_link(link).is_ok_and(|target| target.starts_with(PACKAGES))
 }
 
 /// Links the packages that are not there yet. Those of a scope are in its folder.
-fn link_each(from: &Path, to: &Path, left: &mut usize) -> io::Result<()> {
+fn link_each(from: &Path, to: &Path, links: Links, left: &mut usize) -> io::Result<()> {
     for entry in fs::read_dir(from)? {
         let name = entry?.file_name();
         let first = name.as_encoded_bytes().first();
@@ -127,8 +168,10 @@ fn link_each(from: &Path, to: &Path, left: &mut usize) -> io::Result<()> {
         let (from, to) = (from.join(&name), to.join(&name));
         match symlink(&from, &to) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                if first == Some(&b'@') && to.is_dir() {
-                    link_each(&from, &to, left)?;
+                if links == Links::InPlaceOfOthers && leads_to_set(&to) {
+                    link_anew(&from, &to)?;
+                } else if first == Some(&b'@') && to.is_dir() {
+                    link_each(&from, &to, links, left)?;
                 }
             }
             linked => linked?,

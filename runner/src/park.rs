@@ -10,6 +10,7 @@ use rustix::process::{DumpableBehavior, Pid, set_child_subreaper, set_dumpable_b
 
 use crate::forks::Forks;
 use crate::frame_writer::FrameWriter;
+use crate::install::Installs;
 use crate::preload::Preloads;
 use crate::process::OomScore;
 use crate::request::{First, NotRun, receive, receive_first};
@@ -28,6 +29,7 @@ const INIT_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) fn park(forks: bool) -> io::Result<()> {
     refuse_to_run_outside_a_sandbox()?;
     let forks = if forks { Some(Forks::listen()?) } else { None };
+    let installs = Installs::listen();
     let oom_score = OomScore::open();
     // From here on no process of the same user can read this one's memory or descriptors.
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
@@ -39,7 +41,7 @@ pub(crate) fn park(forks: bool) -> io::Result<()> {
     let from_server = File::from(io::stdin().as_fd().try_clone_to_owned()?);
     let from_server = BufReader::with_capacity(64 * 1024, from_server);
     to_server.send(Kind::Ready, &Ready { version: VERSION })?;
-    match serve(forks, &oom_score, from_server, &mut to_server) {
+    match serve(forks, installs, &oom_score, from_server, &mut to_server) {
         Ok(()) => Ok(()),
         Err(NotRun::Failed(failed)) => to_server.send(Kind::Failed, &failed),
         Err(NotRun::Over(error)) => match error.kind() {
@@ -53,6 +55,7 @@ pub(crate) fn park(forks: bool) -> io::Result<()> {
 /// Starts interpreters ahead, until a job or a session comes, and serves that.
 fn serve(
     forks: Option<Forks>,
+    installs: Installs,
     oom_score: &OomScore,
     mut from_server: BufReader<File>,
     to_server: &mut FrameWriter<File>,
@@ -74,14 +77,22 @@ fn serve(
                     request,
                     before,
                     preloads,
+                    installs,
                     oom_score,
                     from_server,
                     to_server,
                 );
             }
             First::Session(session) => {
-                drop(forks);
-                return session::serve(session, preloads, oom_score, from_server, to_server);
+                return session::serve(
+                    session,
+                    preloads,
+                    forks,
+                    installs,
+                    oom_score,
+                    from_server,
+                    to_server,
+                );
             }
         }
     }

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use isolator_runner::paths;
 use rustix::process::{
     Pid, PidfdFlags, Resource, Rlimit, Signal, pidfd_open, pidfd_send_signal, prlimit,
 };
@@ -76,7 +77,7 @@ impl Process {
         if let Some(input) = input {
             stdin.feed(input);
         }
-        let mut command = Command::new(find(name));
+        let mut command = Command::new(find_in_image(name));
         // SAFETY: the call is safe between fork and exec.
         unsafe {
             command.pre_exec(|| rustix::process::setsid().map(|_| ()).map_err(io::Error::from));
@@ -189,10 +190,20 @@ impl Input {
 }
 
 /// Finds the command in the image's `PATH`, not in the one that a request may set for its program: the
-/// operator chooses the command.
+/// operator chooses the command, and means one of the image.
+fn find_in_image(name: &str) -> PathBuf {
+    find_where(name, |file| !file.starts_with(paths::COMMANDS))
+}
+
+/// Finds the command in the `PATH` of the sandbox.
 pub(crate) fn find(name: &str) -> PathBuf {
+    find_where(name, |_| true)
+}
+
+fn find_where(name: &str, is_wanted: fn(&Path) -> bool) -> PathBuf {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let found = |folder: PathBuf| Some(folder.join(name)).filter(|file| file.is_file());
+    let is_found = |file: &PathBuf| file.is_file() && is_wanted(file);
+    let found = |folder: PathBuf| Some(folder.join(name)).filter(is_found);
     let file = if name.contains('/') { None } else { std::env::split_paths(&path).find_map(found) };
     file.unwrap_or_else(|| name.into())
 }

@@ -24,6 +24,8 @@
 //! Instead of a job, the server can send a [`Session`]. The sandbox then serves one cell after the other, as
 //! [`session`] says.
 //!
+//! While a program runs, it can ask for packages, as [`install`] says.
+//!
 //! Neither side trusts the other with memory: a frame longer than [`MAX_PAYLOAD`] is an error, and
 //! so is a kind that does not belong to the direction.
 
@@ -35,6 +37,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::bounds::{Bounds, OutputLimits, WantedFiles};
 pub use self::decoder::FrameDecoder;
+pub use self::install::{Installed, MAX_INSTALL_REQUEST, MAX_INSTALLS, MAX_PROGRESS, numbered};
 pub use self::kind::Kind;
 pub use self::session::{
     Cell, CellEnd, CellEnded, CellRun, CloseContext, ContextClosed, Kernel, Listed, NoCheckpoint,
@@ -44,6 +47,7 @@ pub use self::session::{
 pub mod agent;
 mod bounds;
 mod decoder;
+pub mod install;
 mod kind;
 pub mod session;
 
@@ -51,7 +55,7 @@ pub mod session;
 pub const RUNNER_ENDED: u8 = 70;
 
 /// Version of the protocol, sent by the runner in [`Ready`]. The server refuses any other.
-pub const VERSION: u32 = 13;
+pub const VERSION: u32 = 14;
 
 /// Longest payload of a frame, in bytes.
 pub const MAX_PAYLOAD: usize = 1 << 20;
@@ -160,6 +164,8 @@ pub enum Wanted {
     Bare,
     /// One that waits and has imported [`Preload::modules`], or else a bare one.
     Loaded,
+    /// One that is forked into the sandbox for a session, or else one of those that wait.
+    Forked,
 }
 
 /// The state of the interpreters.

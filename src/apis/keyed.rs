@@ -35,8 +35,7 @@ pub(super) struct Keyed {
 pub(super) fn key_of(headers: &HeaderMap) -> Result<Option<Key>, InvalidArgument> {
     let field = "Idempotency-Key";
     let Some(value) = headers.get(KEY_HEADER) else { return Ok(None) };
-    // Other characters than those of ASCII are not read as a text.
-    let key = Key::read(value.to_str().unwrap_or_default());
+    let key = Key::in_header(value.as_bytes());
     key.map(Some).map_err(|error| InvalidArgument::new(field, error.to_string()))
 }
 
@@ -66,25 +65,12 @@ impl Keyed {
         Asked { client: client.clone(), key: self.key, digest: self.digest }
     }
 
-    /// Claims the key for an answer that is a stream.
+    /// Claims the key for an answer that is a stream. The request's line in the audit log says if it is refused.
     ///
     /// # Errors
     ///
     /// When it was used before.
-    pub(super) fn claim(&self, serving: &Serving, client: &Client) -> Result<Claim, KeyRefusal> {
-        let claim = serving.calls.idempotency().claim(self.asked(client));
-        if claim.is_err() {
-            self.note(serving, client, "error");
-        }
-        claim
-    }
-
-    /// The same for a request whose line in the audit log has begun.
-    ///
-    /// # Errors
-    ///
-    /// When it was used before.
-    pub(super) fn claim_in(
+    pub(super) fn claim(
         &self,
         serving: &Serving,
         client: &Client,

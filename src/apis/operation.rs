@@ -64,7 +64,7 @@ impl Operation {
         watch: Option<Watch>,
         make: impl FnOnce(&Calls, &mut Note) -> Result<Job, CallError>,
     ) -> Result<Served, CallError> {
-        let call = Call { client: client.clone(), watch, steps: None, max_queue: None };
+        let call = Call { client: client.clone(), watch, steps: None, queue_deadline: None };
         let mut note = self.begin(serving, client)?;
         serving.calls.serve_made(bytes, make, &call, &mut note).await
     }

@@ -284,6 +284,12 @@ impl Note {
         begun.line.package_set = Some(set.to_owned());
     }
 
+    /// The packages that a program asks for, which it may not get.
+    pub(crate) fn asked_for(&mut self, packages: &[String]) {
+        let Some(begun) = &mut self.0 else { return };
+        begun.line.packages = packages.iter().take(MAX_RECEIVED).map(|it| name(it)).collect();
+    }
+
     /// The limits of the program.
     pub(crate) fn limits(&mut self, timeout: Duration, resources: Resources) {
         let Some(begun) = &mut self.0 else { return };

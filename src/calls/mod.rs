@@ -19,9 +19,11 @@ pub(crate) mod command;
 mod contexts;
 mod error;
 pub(crate) mod idempotency;
+mod installs;
 mod job;
 mod outcome;
 mod packages;
+mod queue_deadline;
 mod replay;
 mod serve;
 pub(crate) mod served;
@@ -52,6 +54,7 @@ pub(crate) use agent::SentFile;
 pub(crate) use error::CallError;
 pub(crate) use job::Job;
 pub(crate) use outcome::{Again, CallOutcome};
+pub(crate) use queue_deadline::QueueDeadline;
 pub(crate) use served::Served;
 pub(crate) use tool::ToolName;
 
@@ -65,6 +68,7 @@ pub(crate) struct Calls {
     sessions: Sessions,
     packages: Packages,
     idempotency: Idempotency,
+    audit: Audit,
     clients: Clients,
 }
 
@@ -120,14 +124,26 @@ pub(crate) struct Call {
     pub watch: Option<Watch>,
     /// Receives the steps before that.
     pub steps: Option<Steps>,
-    /// How long it can wait for a slot, if not for as long as others.
-    pub max_queue: Option<Duration>,
+    /// When it must have its turn, if it can't wait for as long as others.
+    pub queue_deadline: Option<QueueDeadline>,
+}
+
+impl Call {
+    /// The longest time for a wait of it that begins now, if its request has this limit or none.
+    fn longest_wait(&self, own: Option<Duration>) -> Option<Duration> {
+        queue_deadline::longest_wait(self.queue_deadline, own)
+    }
+
+    /// The client, and the longest time for a wait of it that begins now.
+    fn waiter(&self) -> (&Client, Option<Duration>) {
+        (&self.client, self.longest_wait(None))
+    }
 }
 
 impl Calls {
     /// For one client or for several.
     pub(crate) fn new(setup: &Setup, snippets: Arc<Snippets>, clients: Clients) -> Self {
-        let Setup { config, pools, packages, journals, .. } = setup;
+        let Setup { config, pools, packages, audit, journals, .. } = setup;
         let in_flight = config.requests.max_in_flight.as_usize();
         let (has_one, node) = (clients == Clients::One, config.node.node());
         let (sessions, pools_of) = (config.sessions.clone(), Arc::clone(pools));
@@ -140,13 +156,14 @@ impl Calls {
             sessions,
             packages: packages.clone(),
             idempotency: Idempotency::new(config, clients),
+            audit: audit.clone(),
             clients,
         }
     }
 
     /// For calls that begin under another configuration. All sessions stay.
     pub(crate) fn reconfigured(&self, setup: &Setup, snippets: Arc<Snippets>) -> Self {
-        let Setup { config, pools, packages, .. } = setup;
+        let Setup { config, pools, packages, audit, .. } = setup;
         let (has_one, in_flight) =
             (self.clients == Clients::One, config.requests.max_in_flight.as_usize());
         self.in_flight.set_limits(in_flight, self.clients.share_of(in_flight));
@@ -163,6 +180,7 @@ impl Calls {
             ),
             packages: packages.clone(),
             idempotency: self.idempotency.clone(),
+            audit: audit.clone(),
             clients: self.clients,
         }
     }

@@ -11,7 +11,8 @@ use pep440_rs::{Version, VersionSpecifiers};
 use super::{Call, CallError, Calls};
 use crate::audit::Note;
 use crate::config::Language;
-use crate::packages::Refusal;
+use crate::packages::installing::SandboxPackages;
+use crate::packages::{Packages, Refusal};
 use crate::request::arguments::InvalidArgument;
 use crate::request::packages::{PackageRequest, WantedPackages};
 use crate::requirement::{self, MOST_SHOWN, shown};
@@ -32,6 +33,17 @@ impl GrantedPackages {
     /// The set for the program.
     pub(crate) fn set(&self) -> Option<Arc<PackageSet>> {
         self.bound.as_ref().map(|bound| Arc::clone(&bound.set))
+    }
+
+    /// The packages of a sandbox that begins with these.
+    pub(super) fn in_sandbox(
+        &self,
+        packages: &Packages,
+        language: &Arc<Language>,
+        call: &Call,
+    ) -> SandboxPackages {
+        let first = self.bound.as_ref().map(|it| (it.asked.clone(), Arc::clone(&it.set)));
+        SandboxPackages::new(packages, language, &call.client, first)
     }
 
     /// The names and requirements that were asked for.

@@ -64,7 +64,7 @@ impl Calls {
                     policies,
                     &language.name,
                     unchecked,
-                    &session.client,
+                    (&session.client, None),
                     &mut Vec::new(),
                 )
                 .await;

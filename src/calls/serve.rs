@@ -19,10 +19,9 @@ use crate::result::receipt::ReceiptReport;
 use crate::sessions::journal::Step;
 use crate::sessions::{InUse, NoSession};
 
-/// The shorter of two limits, if there is one.
-fn shorter(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {
-    one.into_iter().chain(other).min()
-}
+/// The note of a cell that was undone after it had installed something.
+const PACKAGES_STAY: &str =
+    "the packages that the cell has installed are still there: only its variables were undone";
 
 impl Calls {
     /// Serves a job. Dropping the future ends the program and removes its sandbox.
@@ -41,7 +40,7 @@ impl Calls {
             Job::Program(job) => self.run_program(*job, call, note).await,
             Job::Syntax { mut job, packages, advice, mut notes } => {
                 self.check_packages(&job.language, packages).await?;
-                job.run.max_queue = shorter(job.run.max_queue, call.max_queue);
+                job.run.max_queue = call.longest_wait(job.run.max_queue);
                 let syntax = self.check_syntax(&job, &call.client, note).await?;
                 notes.extend(advice.filter(|_| !syntax.valid));
                 Ok(Served::Checked(Syntax { notes, ..syntax }))
@@ -80,7 +79,7 @@ impl Calls {
             mut notes,
         } = job;
         if let Some(mut syntax) = syntax {
-            syntax.run.max_queue = shorter(syntax.run.max_queue, call.max_queue);
+            syntax.run.max_queue = call.longest_wait(syntax.run.max_queue);
             let syntax = self.check_syntax(&syntax, &call.client, note).await?;
             if !syntax.valid {
                 notes.extend(advice.map(|advice| advice.text));
@@ -88,13 +87,15 @@ impl Calls {
             }
         }
         let policies = &self.config.policies;
-        self.check_policies(policies, &language.name, unchecked, &call.client, &mut notes).await?;
+        self.check_policies(policies, &language.name, unchecked, call.waiter(), &mut notes).await?;
         let mut packages = self.packages_for(&language, packages, call, max_wait).await?;
         notes.append(&mut packages.notes);
         packages.note(note);
         run.packages = packages.set();
+        let in_sandbox = packages.in_sandbox(&self.packages, &language, call);
+        run.installer = Some(self.installer(in_sandbox));
         run.watch = call.watch.clone();
-        run.max_queue = shorter(run.max_queue, call.max_queue);
+        run.max_queue = call.longest_wait(run.max_queue);
         let (outcome, receipt) = self.execute(&language, &run, &call.client, note).await?;
         note.ran(&outcome);
         let asked = packages.asked().to_vec();
@@ -127,17 +128,21 @@ impl Calls {
         if let Step::Code { code, .. } = &job.step
             && is_own
         {
-            let bound = session.packages.as_ref();
-            notes.extend(self.packages_of_cell(&language, bound, code).await?);
+            let bound = session.bound();
+            notes.extend(self.packages_of_cell(&language, bound.as_ref(), code).await?);
         }
         let (policies, unchecked) =
             (session.policies(&self.config), std::mem::take(&mut job.unchecked));
-        self.check_policies(policies, &language.name, unchecked, &call.client, &mut notes).await?;
+        self.check_policies(policies, &language.name, unchecked, call.waiter(), &mut notes).await?;
         let is_command = matches!(job.step, Step::Command { .. });
         let (advice, wanted) = (job.advice.take(), job.wanted.clone());
         let (sent, timeout) = (job.run.workspace.names(), job.run.timeout);
+        let installs = session.installs();
         let ran = self.run_step(&session, job, call.watch.clone(), &mut notes).await;
         let cell = Box::new(ran.map_err(|error| CallError::of_session(error, &session))?);
+        if cell.undone > 0 && session.installs() > installs {
+            notes.push(PACKAGES_STAY.to_owned());
+        }
         note.ran(&cell.outcome);
         notes.extend(self.sessions.about_the_end());
         Ok(Served::Ran(Box::new(Ran {
@@ -150,7 +155,7 @@ impl Calls {
             resources: session.resources,
             advice,
             sent,
-            packages: session.packages.as_ref().map_or_else(Vec::new, |it| it.asked.clone()),
+            packages: session.bound().map_or_else(Vec::new, |it| it.asked),
             end: RunEnd::Step { cell, is_command, session },
         })))
     }
@@ -178,7 +183,8 @@ impl Calls {
         Ok((outcome, receipt))
     }
 
-    /// Checks the files of a program against these policies, before any of them gets into a sandbox.
+    /// Checks the files of a client's program against these policies, before any of them gets into a sandbox. The client waits for its turn
+    /// as long as others, or no longer than given.
     ///
     /// # Errors
     ///
@@ -188,10 +194,10 @@ impl Calls {
         policies: &Policies,
         language: &str,
         files: Vec<SourceFile>,
-        client: &Client,
+        (client, longest_wait): (&Client, Option<Duration>),
         notes: &mut Vec<String>,
     ) -> Result<(), CallError> {
-        let checked = policies.check(language, files, client).await;
+        let checked = policies.check(language, files, client, longest_wait).await;
         let found = checked.inspect_err(|busy: &NoTurn| {
             let failure = super::error::failure_of(busy);
             self.pools.count_failure(language, failure, busy.to_string());

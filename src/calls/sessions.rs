@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use isolator_pool::engine::preload::Interpreter;
 use isolator_pool::pool::session::{CellEnd, CellOutcome, Rewound, SessionError};
+use isolator_pool::run::installs::Installer;
 use isolator_pool::run::outcome::Status;
 use isolator_pool::run::output::Watch;
 
@@ -69,10 +70,14 @@ impl Calls {
         let wanted = WantedPackages::named(names);
         let mut packages = self.packages_for(&wish.language, wanted, call, max_wait).await?;
         notes.append(&mut packages.notes);
-        wish.packages = packages.bound.clone();
-        wish.max_queue = call.max_queue;
+        let in_sandbox = packages.in_sandbox(&self.packages, &wish.language, call);
+        let installer = self.installer(in_sandbox.clone());
+        wish.packages = Some(in_sandbox);
+        wish.installer = Some(Arc::clone(&installer) as Arc<dyn Installer>);
+        wish.max_queue = call.longest_wait(None);
         let (session, receipt, mut evicted) =
             self.sessions.open(&call.client, &self.config, wish).await?;
+        installer.is_of(&session.id);
         notes.append(&mut evicted);
         note.place(&session.language.name, Some(&session.id));
         note.limits(session.idle_timeout, session.resources);
@@ -86,7 +91,7 @@ impl Calls {
             note.files(first.sent());
             let (policies, language) = (&self.config.policies, &session.language.name);
             let unchecked = std::mem::take(&mut first.unchecked);
-            self.check_policies(policies, language, unchecked, &call.client, &mut notes).await?;
+            self.check_policies(policies, language, unchecked, call.waiter(), &mut notes).await?;
             let ran = self.run_step(session, first, None, &mut notes).await;
             ran.map_err(|error| CallError::of_session(error, session))?;
         }

@@ -96,7 +96,7 @@ impl Backend<'_> {
                 let steps = on_piece.map(|on_piece| -> crate::calls::Steps {
                     Arc::new(move |step: &str| on_piece(Piece::Step(step.to_owned())))
                 });
-                let call = Call { client: Client::Host, watch, steps, max_queue: None };
+                let call = Call { client: Client::Host, watch, steps, queue_deadline: None };
                 let mut note = Note::default();
                 let served = own.calls.serve_command(command, &call, &mut note).await;
                 Ok(served.map_err(CommandError::from)?.answer)

@@ -1,5 +1,6 @@
 //! The section `sessions.journals`: a server that keeps the journals of sessions for all nodes.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -87,6 +88,12 @@ enum BadServer {
 }
 
 impl JournalServer {
+    /// Whether machines between the nodes and this one can read what they send each other.
+    pub fn is_exposed(&self) -> bool {
+        let is_local = |ip: IpAddr| ip.is_loopback();
+        !self.has_tls && !self.host.parse().map_or(self.host == "localhost", is_local)
+    }
+
     fn parse(text: &str) -> Result<Self, BadServer> {
         let (scheme, rest) = text.split_once("://").ok_or(BadServer::Address)?;
         let known = SCHEMES.into_iter().find(|(name, _)| scheme.eq_ignore_ascii_case(name));

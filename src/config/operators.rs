@@ -23,6 +23,10 @@ section! {
         /// when it changes. Without it, only this machine is answered.
         #[serde(skip_serializing)]
         pub tokens: Option<PathBuf> = None,
+        /// File with tokens that can read the metrics and nothing else, relative to this file, for the program that collects them.
+        /// Read again when it changes. It needs `tokens`.
+        #[serde(skip_serializing)]
+        pub metrics_tokens: Option<PathBuf> = None,
     }
 }
 
@@ -104,8 +108,15 @@ pub(super) fn address<'de, D: Deserializer<'de>>(
 }
 
 impl AdminConfig {
-    pub(super) fn check(&mut self, check: &Check<'_>) {
-        self.tokens = self.tokens.take().map(|path| check.directory.join(path));
+    pub(super) fn check(&mut self, check: &mut Check<'_>) {
+        for path in [&mut self.tokens, &mut self.metrics_tokens] {
+            *path = path.take().map(|path| check.directory.join(path));
+        }
+        if self.metrics_tokens.is_some() && self.tokens.is_none() {
+            let message = "needs admin.tokens: without tokens of operators, each user of this machine can read the metrics, and no \
+                           other machine can";
+            check.problem("admin.metricsTokens", message);
+        }
     }
 }
 
@@ -138,11 +149,12 @@ mod tests {
         let none = parse("{}");
         assert!(!none.audit.is_on() && none.admin.address.is_none());
         let both = parse(
-            r#"{"admin": {"address": "localhost:9464", "tokens": "operators"},
+            r#"{"admin": {"address": "localhost:9464", "tokens": "operators", "metricsTokens": "metrics"},
                 "audit": {"path": "audit.jsonl", "maxMB": 1, "keep": 0, "onFullDisk": "refuse"}}"#,
         );
         assert_eq!(both.admin.address, Some(ListenAddress::Loopback(9464)));
         assert_eq!(both.admin.tokens, Some("/etc/isolator/operators".into()));
+        assert_eq!(both.admin.metrics_tokens, Some("/etc/isolator/metrics".into()));
         let path = "/etc/isolator/audit.jsonl".into();
         let on_full_disk = OnFullDisk::Refuse;
         let expected =

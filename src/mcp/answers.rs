@@ -34,6 +34,18 @@ pub(crate) struct Answers {
     detached: Arc<Detached<Arc<Answer>>>,
 }
 
+/// A call of a tool.
+pub(crate) struct ToolCall {
+    /// The name of the tool.
+    pub name: String,
+    pub arguments: Given,
+    pub call: Call,
+    /// Whether the caller waits until the end, however long that is.
+    pub waits: bool,
+    /// The options of a [command](crate::calls::command), if it is the caller.
+    pub options: Option<Value>,
+}
+
 /// The tool that a call names does not exist, or is not offered.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NoSuchTool;
@@ -115,20 +127,14 @@ impl Answers {
     }
 
     /// Answers a call. Dropping the future ends the program and removes its sandbox, unless it was detached. A long run is
-    /// detached before its caller gives up, unless the caller says that it `waits`, even if it follows the progress: many hosts
-    /// ask for progress and wait no longer for it. `options` are those of a [command](crate::calls::command).
+    /// detached before its caller gives up, unless the caller says that it waits, even if it follows the progress: many hosts
+    /// ask for progress and wait no longer for it.
     ///
     /// # Errors
     ///
     /// When there is no such tool. Any other failure is an answer, because hosts show those to their model.
-    pub(crate) async fn answer(
-        &self,
-        name: &str,
-        arguments: Given,
-        call: Call,
-        waits: bool,
-        options: Option<Value>,
-    ) -> Result<Arc<Answer>, NoSuchTool> {
+    pub(crate) async fn answer(&self, asked: ToolCall) -> Result<Arc<Answer>, NoSuchTool> {
+        let ToolCall { name, arguments, call, waits, options } = asked;
         if let Some(why) = self.audit.refusal() {
             let outcome = CallError::NoAudit(why).outcome();
             return Ok(Arc::new(match options {
@@ -140,8 +146,8 @@ impl Answers {
                 None => Answer::failure(why, "error").with_outcome(outcome),
             }));
         }
-        let mut note = self.audit.begin(&call.client, name);
-        let tool = ToolName::named(name).filter(|tool| self.calls.offers(*tool));
+        let mut note = self.audit.begin(&call.client, &name);
+        let tool = ToolName::named(&name).filter(|tool| self.calls.offers(*tool));
         if let (Some(tool), Some(options)) = (tool, options) {
             return Ok(self.serve_command(tool, arguments, options, &call, note).await);
         }
@@ -222,7 +228,7 @@ impl Answers {
             watch: Some(followed(&so_far, call.watch)),
             steps: Some(steps_followed(&so_far, call.steps)),
             client: call.client,
-            max_queue: call.max_queue,
+            queue_deadline: call.queue_deadline,
         };
         let answers = self.clone();
         let run = async move { answers.serve(tool, arguments, &call, note).await };

@@ -1,7 +1,6 @@
 //! The caller of a request, as the transport that brought the request describes it.
 
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use http::request::Parts;
 use isolator_pool::lock::lock;
@@ -10,7 +9,7 @@ use rmcp::RoleServer;
 use rmcp::service::RequestContext;
 use tokio_util::sync::CancellationToken;
 
-use crate::calls::CallOutcome;
+use crate::calls::{CallOutcome, QueueDeadline};
 use crate::mcp::progress;
 use crate::request::understand::given::Object;
 use crate::web::OutcomeSlot;
@@ -30,18 +29,6 @@ pub(crate) struct ConnectedClient {
 /// to be parsed with it, or have numbers that would change.
 #[derive(Debug, Clone)]
 pub(crate) struct TakenArguments(Arc<Mutex<Object>>);
-
-/// How long a call can wait for a slot, if its transport can't refuse it later. The transport adds it to the request.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct MaxQueue(pub Duration);
-
-impl MaxQueue {
-    /// The same time for a caller that follows the progress: the first of that begins the answer.
-    pub(super) fn with_progress(self, has_progress: bool) -> Duration {
-        let Self(most) = self;
-        if has_progress { most.min(progress::MAX_INTERVAL * 3 / 4) } else { most }
-    }
-}
 
 impl TakenArguments {
     /// Wraps arguments.
@@ -68,6 +55,15 @@ pub(super) fn caller(context: &RequestContext<RoleServer>) -> ConnectedClient {
     extension(context)
         .cloned()
         .unwrap_or_else(|| ConnectedClient { client: Client::Host, gone: CancellationToken::new() })
+}
+
+/// When a call must have its turn, if its transport says so. The first notification of progress begins the answer.
+pub(super) fn queue_deadline(
+    context: &RequestContext<RoleServer>,
+    has_progress: bool,
+) -> Option<QueueDeadline> {
+    let deadline = *extension::<QueueDeadline>(context)?;
+    Some(if has_progress { deadline.or_within(progress::MAX_INTERVAL) } else { deadline })
 }
 
 /// Tells the transport whether a call has run.

@@ -9,7 +9,7 @@ use rmcp::RoleServer;
 use rmcp::service::RequestContext;
 use serde_json::Value;
 
-use super::answers::{Answers, NoSuchTool};
+use super::answers::{Answers, NoSuchTool, ToolCall};
 use super::caller::SESSION_HEADER;
 use super::render::{Answer, invalid};
 use crate::audit::Note;
@@ -17,15 +17,15 @@ use crate::calls::idempotency::{
     Asked, BALANCER_GRACE, CLIENT_GRACE, KEY_HEADER, Key, KeyRefusal, Made, Once, REPEATED,
     RequestDigest,
 };
-use crate::calls::{Again, Call, CallOutcome, ToolName};
+use crate::calls::{Again, CallOutcome, ToolName};
 use crate::request::arguments::InvalidArgument;
-use crate::request::understand::given::Given;
 
 /// The key of a request's `_meta` with its idempotency key.
 const KEY: &str = "isolator/idempotencyKey";
 
-/// The field that is named when a key can't be used.
+/// The fields that are named when a key can't be used.
 const FIELD: &str = "_meta[\"isolator/idempotencyKey\"]";
+const HEADER: &str = "Idempotency-Key";
 
 /// The key that a call was given.
 #[derive(Debug, Clone, Copy)]
@@ -48,16 +48,13 @@ impl CallKey {
         let parts = context.extensions.get::<Parts>();
         let in_header = parts.and_then(|parts| parts.headers.get(KEY_HEADER));
         let in_meta = context.meta.get(KEY);
-        let read = |field: &str, text: Option<&str>| match text.map(Key::read) {
-            Some(Ok(key)) => Ok(key),
-            Some(Err(error)) => Err(InvalidArgument::new(field, error.to_string())),
-            None => Err(InvalidArgument::new(field, "must be a text")),
-        };
-        let (key, grace) = match (in_meta, in_header) {
-            (Some(key), _) => (read(FIELD, key.as_str())?, CLIENT_GRACE),
-            (None, Some(key)) => (read("Idempotency-Key", key.to_str().ok())?, BALANCER_GRACE),
+        let (read, field, grace) = match (in_meta, in_header) {
+            (Some(Value::String(key)), _) => (Key::read(key), FIELD, CLIENT_GRACE),
+            (Some(_), _) => return Err(InvalidArgument::new(FIELD, "must be a text")),
+            (None, Some(key)) => (Key::in_header(key.as_bytes()), HEADER, BALANCER_GRACE),
             (None, None) => return Ok(None),
         };
+        let key = read.map_err(|error| InvalidArgument::new(field, error.to_string()))?;
         // A call over a session of the protocol has gone on for as long already when it is cancelled, and a host on
         // standard input means it.
         let is_of_session = parts.is_none_or(|parts| parts.headers.contains_key(SESSION_HEADER));
@@ -84,61 +81,49 @@ impl Answers {
     pub(super) async fn answer_keyed(
         &self,
         key: Result<Option<CallKey>, InvalidArgument>,
-        name: &str,
-        arguments: Given,
-        call: Call,
-        waits: bool,
-        options: Option<Value>,
+        asked: ToolCall,
     ) -> Result<Answer, NoSuchTool> {
         match key {
             // A call that is refused because the audit log can't be written has no key, either.
             Ok(Some(key)) if self.audit_refusal().is_none() => {
-                Box::pin(self.answer_once(key, name, arguments, call, waits, options)).await
+                Box::pin(self.answer_once(key, asked)).await
             }
             Ok(_) => {
-                let answer = self.answer(name, arguments, call, waits, options).await;
+                let answer = self.answer(asked).await;
                 answer.map(Arc::unwrap_or_clone)
             }
             Err(error) => {
-                let note = self.begin_note(&call.client, name);
-                Ok(unusable(name, &error, note))
+                let note = self.begin_note(&asked.call.client, &asked.name);
+                Ok(unusable(&asked.name, &error, note))
             }
         }
     }
 
     /// Answers a call with a key as [`answer`](Self::answer) does if it is the first with it, and else with the answer of the first.
-    async fn answer_once(
-        &self,
-        key: CallKey,
-        name: &str,
-        arguments: Given,
-        call: Call,
-        waits: bool,
-        options: Option<Value>,
-    ) -> Result<Answer, NoSuchTool> {
-        // Only calls of commands have some.
-        let own = options.as_ref().map(Value::to_string).unwrap_or_default();
-        let digest = RequestDigest::begin("tools/call", &[name, &own]).json(&arguments);
-        let client = call.client.clone();
-        let asked = Asked { client: client.clone(), key: key.key, digest };
-        let (answers, tool) = (self.clone(), name.to_owned());
+    async fn answer_once(&self, key: CallKey, asked: ToolCall) -> Result<Answer, NoSuchTool> {
+        // Only calls of commands have options.
+        let own = asked.options.as_ref().map(Value::to_string).unwrap_or_default();
+        let (name, client) = (asked.name.clone(), asked.call.client.clone());
+        let digest = RequestDigest::begin("tools/call", &[&name, &own]).json(&asked.arguments);
+        let of_key = Asked { client: client.clone(), key: key.key, digest };
+        let answers = self.clone();
         let run = async move {
-            let answer = answers.answer(&tool, arguments, call, waits, options).await;
+            let answer = answers.answer(asked).await;
             let outcome =
                 answer.as_ref().map_or(CallOutcome::NotRun(Again::Never), |it| it.outcome);
             let weight = answer.as_ref().map_or(0, |answer| answer.weight);
             Made { answer, weight, outcome }
         };
-        let once = self.calls().idempotency().once(asked, key.grace, Box::pin(run)).await;
+        let once = self.calls().idempotency().once(of_key, key.grace, Box::pin(run)).await;
         let (answer, is_repeated) = match once {
             Ok(Once { answer, is_repeated }) => ((*answer).clone()?, is_repeated),
-            Err(refusal) => return Ok(self.refuse(refusal, name, &client)),
+            Err(refusal) => return Ok(self.refuse(refusal, &name, &client)),
         };
         let answer = Arc::unwrap_or_clone(answer);
         if !is_repeated {
             return Ok(answer);
         }
-        self.begin_note(&client, name).answered(REPEATED);
+        self.begin_note(&client, &name).answered(REPEATED);
         // The trace of the first call has its receipt.
         Ok(Answer { receipt: None, ..answer })
     }

@@ -21,9 +21,9 @@ use serde_json::{Value, json};
 use crate::calls::command::COMMAND;
 use crate::calls::{Again, Call, CallOutcome, Clients, Serving, Setup, ToolName};
 use crate::current::Current;
-use crate::mcp::answers::{Answers, NoSuchTool};
+use crate::mcp::answers::{Answers, NoSuchTool, ToolCall};
 use crate::mcp::caller::{
-    ConnectedClient, MaxQueue, SESSION_HEADER, TakenArguments, caller, extension, say_outcome,
+    ConnectedClient, SESSION_HEADER, TakenArguments, caller, extension, queue_deadline, say_outcome,
 };
 use crate::mcp::icon::icons;
 use crate::mcp::keyed::CallKey;
@@ -88,7 +88,7 @@ impl Server {
         let next = Configured::new(setup, Arc::clone(&snippets), answers);
         let has_other_lists = before.lists() != next.lists();
         self.now.set(next);
-        before.setup.packages.replaced();
+        before.setup.packages.replaced(&packages);
         self.changes.reconfigure(snippets, packages, has_other_lists);
     }
 
@@ -429,13 +429,12 @@ impl ServerHandler for Server {
         let ConnectedClient { client, gone } = caller(&context);
         let version = context.protocol_version();
         let options = context.meta.remove(COMMAND);
-        let max_queue = extension::<MaxQueue>(&context).copied();
         let progress = Progress::wanted(&context, options.is_some());
         let call = Call {
             client,
             watch: progress.as_ref().map(Progress::watch),
             steps: progress.as_ref().map(Progress::steps),
-            max_queue: max_queue.map(|most| most.with_progress(progress.is_some())),
+            queue_deadline: queue_deadline(&context, progress.is_some()),
         };
         let waits = context.meta.get(DETACH) == Some(&Value::Bool(false));
         let progress_sent = async {
@@ -447,8 +446,9 @@ impl ServerHandler for Server {
         // get_result runs nothing, and each call of it may have another answer.
         let is_fetched = request.name == ToolName::GetResult.as_str();
         let key = if is_fetched { Ok(None) } else { CallKey::of(&context) };
-        let name = &request.name;
-        let answered = now.answers.answer_keyed(key, name, arguments, call, waits, options);
+        let name = request.name.clone().into_owned();
+        let asked = ToolCall { name, arguments, call, waits, options };
+        let answered = now.answers.answer_keyed(key, asked);
         let cancelled = |why| (Err(ErrorData::internal_error(why, None)), OperationEnd::Cancelled);
         let (answer, end) = tokio::select! {
             biased;

@@ -337,6 +337,12 @@ fn of_packages(families: &mut Families<'_>, sources: &Sources) -> fmt::Result {
         "Builds of sets of packages that have ended, by what became of them.",
         [("built", counts.built), ("failed", counts.failed)]
             .map(|(result, count)| ([("result", result)], count)),
+    )?;
+    families.counters(
+        "isolator_package_installs",
+        "Requests for packages by programs that run, by what became of them.",
+        [("installed", counts.installs), ("refused", counts.refused_installs)]
+            .map(|(result, count)| ([("result", result)], count)),
     )
 }
 

@@ -1,6 +1,7 @@
 //! The packages that a request asks for: names of sets, and requirements such as `humanize==4.*` if the operator lets requests
 //! bring their own, in any order. Together they become one set.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use isolator_pool::quote::first_of;
@@ -29,6 +30,19 @@ pub(super) struct Key {
     pub set: Option<String>,
     /// The requirements, sorted.
     pub requirements: Vec<String>,
+    /// Versions of packages that it must have, if it has these packages.
+    pub keeps: BTreeMap<String, String>,
+}
+
+impl Plan {
+    /// The same with these versions of packages, if it has them.
+    pub(super) fn keeping(mut self, keeps: BTreeMap<String, String>) -> Self {
+        // The lock of a set of the configuration rules alone.
+        if self.key.set.is_none() {
+            self.key.keeps = keeps;
+        }
+        self
+    }
 }
 
 impl Key {
@@ -122,7 +136,12 @@ pub(super) fn plan(
         _ => None,
     };
     let recipe = recipe_of(requirements)?;
-    let key = Key { language: language.name.clone(), set, requirements: recipe.texts() };
+    let key = Key {
+        language: language.name.clone(),
+        set,
+        requirements: recipe.texts(),
+        keeps: BTreeMap::new(),
+    };
     Ok(Plan { key, recipe, parts, is_named: own.is_empty() })
 }
 

@@ -1,5 +1,7 @@
 //! The image of a language: its interpreter, the packages that it has, and the requirements that apply to it.
 
+use std::collections::BTreeMap;
+
 use isolator_pool::engine::preload::Interpreter;
 
 use super::{Packages, satisfies};
@@ -19,6 +21,11 @@ impl Packages {
     /// The version of a language's interpreter, if it can be found out.
     pub(crate) async fn version(&self, language: &Language) -> Option<String> {
         self.target(language).await.map(|target| target.version)
+    }
+
+    /// The packages that the image of a language has, with their versions, if they can be found out.
+    pub(super) async fn image_packages(&self, language: &Language) -> BTreeMap<String, String> {
+        self.target(language).await.map(|target| target.packages).unwrap_or_default()
     }
 
     /// Whether the image of a language satisfies all these requirements by itself.

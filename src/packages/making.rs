@@ -10,8 +10,8 @@ use crate::packages::asked::{Plan, plan_of_set};
 use crate::packages::build::{BuildError, index_of};
 use crate::packages::jobs::{Begun, BuildStep, KnownSet, Ready};
 use crate::packages::line;
-use crate::packages::lock::Lock;
 use crate::packages::lock::pins::{LockedPart, pins};
+use crate::packages::lock::{Lock, Locked};
 use crate::packages::refusal::Refusal;
 use crate::packages::room;
 use crate::packages::shared::Shared;
@@ -99,6 +99,11 @@ async fn find(shared: &Shared, language: &Language, plan: &Plan) -> Result<Found
         return Ok(FoundSet { set, kept: Some(lock), recipe });
     }
     recipe.pins = pins(recipe.interpreter, &kept).map_err(|error| failed(plan, error))?;
+    let keeps = &plan.key.keeps;
+    for (name, version) in keeps {
+        recipe.pins.versions.entry(name.clone()).or_insert_with(|| version.clone());
+    }
+    let is_kept = |it: &Locked| keeps.get(&it.name).is_none_or(|version| *version == it.version);
     let all = shared.blocking(|backend| backend.all()).await?;
     // Another index may have other packages under these names. The versions of then don't matter: those that no lock has
     // may change when the set is built again.
@@ -109,6 +114,7 @@ async fn find(shared: &Shared, language: &Language, plan: &Plan) -> Result<Found
             && set.target == target
             && set.requirements == plan.key.requirements
             && set.locks == recipe.pins.locks
+            && set.packages.iter().all(is_kept)
     };
     let fitting = all.into_iter().map(|(set, _)| set).filter(fits);
     let set = fitting.max_by_key(|set| set.built);

@@ -11,6 +11,7 @@ mod blocking;
 pub(crate) mod build;
 mod holding;
 mod image;
+pub(crate) mod installing;
 mod jobs;
 mod line;
 pub(crate) mod lock;
@@ -24,7 +25,8 @@ pub(crate) mod target;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
 
 use isolator_pool::engine::Progress;
 use isolator_pool::lock::lock;
@@ -144,12 +146,27 @@ impl Packages {
         Self::of(config, Arc::clone(&self.common), backend, Arc::clone(&self._stop))
     }
 
-    /// Ends the background tasks: another configuration has taken the place of this one.
-    pub(crate) fn replaced(&self) {
+    /// Ends the background tasks: the sets of another configuration have taken the place of these.
+    pub(crate) fn replaced(&self, by: &Self) {
         if let Some(shared) = &self.shared {
             shared.replaced.cancel();
         }
+        let shared = by.shared.as_ref().map_or_else(Weak::new, Arc::downgrade);
+        *lock(&self.common.newest) = Some((Arc::clone(&by.config), shared));
         self.common.has_changed();
+    }
+
+    /// The sets of the configuration that holds now.
+    fn newest(&self) -> Self {
+        match &*lock(&self.common.newest) {
+            None => self.clone(),
+            Some((config, shared)) => Self {
+                config: Arc::clone(config),
+                common: Arc::clone(&self.common),
+                shared: shared.upgrade(),
+                _stop: Arc::clone(&self._stop),
+            },
+        }
     }
 
     /// Builds the sets of the configuration that are missing, in the background, now and later. Forgets those that another
@@ -179,7 +196,19 @@ impl Packages {
         client: &Client,
         say: Option<Progress<'_>>,
     ) -> Result<Arc<PackageSet>, Refusal> {
-        let plan = plan(&self.config, language, asked)?;
+        self.get_keeping(language, asked, BTreeMap::new(), client, say).await
+    }
+
+    /// The same, and these packages have these versions in it, if it has them at all.
+    async fn get_keeping(
+        &self,
+        language: &Arc<Language>,
+        asked: &[String],
+        keeps: BTreeMap<String, String>,
+        client: &Client,
+        say: Option<Progress<'_>>,
+    ) -> Result<Arc<PackageSet>, Refusal> {
+        let plan = plan(&self.config, language, asked)?.keeping(keeps);
         let shared = self.shared(language)?;
         let mut last = None;
         for _ in 0..ATTEMPTS {
@@ -270,10 +299,15 @@ impl Packages {
         fitting.min().map(|(_, name)| name)
     }
 
+    /// A set that a program has.
+    async fn stored_set(&self, hash: &str) -> Option<StoredSet> {
+        let (shared, hash) = (self.shared.as_ref()?, hash.to_owned());
+        shared.blocking(move |backend| backend.find(&hash)).await.ok().flatten()
+    }
+
     /// Whether a set that a program has satisfies all these requirements.
     pub(crate) async fn has_all(&self, hash: &str, wanted: &[Requirement]) -> bool {
-        let (Some(shared), hash) = (&self.shared, hash.to_owned()) else { return false };
-        let set = shared.blocking(move |backend| backend.find(&hash)).await.ok().flatten();
+        let set = self.stored_set(hash).await;
         set.is_some_and(|set| wanted.iter().all(|wanted| satisfies::satisfies(&set, wanted)))
     }
 
@@ -313,6 +347,8 @@ impl Packages {
             in_use: held.values().filter(|set| set.strong_count() > 0).count(),
             built: self.common.built.get(),
             failed: self.common.failed.get(),
+            installs: self.common.installs.get(),
+            refused_installs: self.common.refused_installs.get(),
         }
     }
 

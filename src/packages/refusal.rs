@@ -138,6 +138,21 @@ impl Refusal {
         )
     }
 
+    /// Its kind, for a program that has asked for the packages.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
+            Self::NoSuchSet { .. } | Self::OtherLanguage { .. } | Self::NoPackages(_) => "off",
+            Self::NotAllowed { .. } => "not_allowed",
+            Self::TooMany { .. } | Self::TooLarge { .. } | Self::NoRoom { .. } => "too_large",
+            Self::Busy { .. } | Self::AllInUse(_) | Self::Stopping => "busy",
+            Self::Failed { why, .. } if why.is_of_requirements() => "no_match",
+            Self::FailedBefore { first, .. } => first.kind(),
+            Self::Bad { .. } | Self::Failed { .. } | Self::Unusable { .. } | Self::Vanishes(_) => {
+                "failed"
+            }
+        }
+    }
+
     /// Whether another try a moment later should fail at once, without asking the index again.
     pub(super) const fn is_remembered(&self) -> bool {
         !matches!(

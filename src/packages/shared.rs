@@ -33,6 +33,9 @@ pub(crate) struct PackageCounts {
     /// Builds that have ended with a set, and those that have failed.
     pub built: u64,
     pub failed: u64,
+    /// Requests of running programs that have got packages, and those that have not.
+    pub installs: u64,
+    pub refused_installs: u64,
 }
 
 /// The state that stays when the configuration changes.
@@ -53,6 +56,11 @@ pub(super) struct Common {
     /// Builds that have ended with a set, and those that have failed.
     pub built: Count,
     pub failed: Count,
+    /// Requests of running programs that have got packages, and those that have not.
+    pub installs: Count,
+    pub refused_installs: Count,
+    /// The configuration that has taken the place of the first one, with its state.
+    pub newest: Mutex<Option<(Arc<Config>, Weak<Shared>)>>,
     pub changes: watch::Sender<u64>,
     pub stop: CancellationToken,
     pub tasks: TaskTracker,
@@ -70,6 +78,9 @@ impl Common {
             left: Mutex::default(),
             built: Count::default(),
             failed: Count::default(),
+            installs: Count::default(),
+            refused_installs: Count::default(),
+            newest: Mutex::default(),
             changes: watch::Sender::new(0),
             stop,
             tasks: TaskTracker::new(),

@@ -109,7 +109,8 @@ impl Policies {
         self.of_language(language).map_or(&[], |policy| &policy.names)
     }
 
-    /// Finds the violations in the files of a program of this client. A file that can't be read in time is one, too.
+    /// Finds the violations in the files of a program of this client, which waits for its turn no longer than given. A file that can't be
+    /// read in time is one, too.
     ///
     /// # Errors
     ///
@@ -119,6 +120,7 @@ impl Policies {
         language: &str,
         files: Vec<SourceFile>,
         client: &Client,
+        longest_wait: Option<Duration>,
     ) -> Result<Findings, NoTurn> {
         let Some(policy) = self.of_language(language) else { return Ok(Findings::default()) };
         let name = files.first().map_or(String::new(), |file| file.name.clone());
@@ -127,7 +129,7 @@ impl Policies {
             return Ok(found);
         }
         // The time for a check does not begin before its turn.
-        let _turn = self.checkers.turn(client).await?;
+        let _turn = self.checkers.turn(client, longest_wait).await?;
         let check = self.checkers.check(language, &readable);
         match tokio::time::timeout(CHECK_TIMEOUT + GRACE, check).await {
             Ok(Ok(more)) => found.extend(more),

@@ -90,6 +90,14 @@ fn package(interpreter: Interpreter, module: &str) -> &str {
     }
 }
 
+/// The command that installs packages for an interpreter.
+const fn installer(interpreter: Interpreter) -> &'static str {
+    match interpreter {
+        Interpreter::Python => "pip install",
+        Interpreter::Node => "npm install",
+    }
+}
+
 impl PackagesAdvice<'_> {
     /// Help, if the end of standard error names a module that packages can bring.
     pub(super) fn help(&self, printed: &str, context: &Context<'_>) -> Option<String> {
@@ -121,9 +129,10 @@ impl PackagesAdvice<'_> {
             return None;
         }
         let how = self.how(package, *caller);
+        let tool = installer(interpreter);
         Some(format!(
-            "the module '{module}' is not in the image, but packages can be asked for: {how}, or with another name if its package \
-             has one"
+            "the module '{module}' is not in the image, but packages can be asked for: {tool} {package}, or {how}, or with another \
+             name if its package has one"
         ))
     }
 
@@ -167,9 +176,15 @@ impl PackagesAdvice<'_> {
             Caller::Cell | Caller::ShellCommand => "open_session",
             Caller::CommandLine | Caller::Prompt => "the command",
         };
-        Some(format!(
-            "nothing can be installed while the program runs, but {call} can bring packages: {what}"
-        ))
+        let tools = context.language.kernel.map_or("nothing", installer);
+        Some(match on_demand {
+            true => {
+                format!("{tools} installs packages, as a command, and {call} can bring them: {what}")
+            }
+            false => format!(
+                "{tools} gets only what the sets of packages have, and {call} can bring those: {what}"
+            ),
+        })
     }
 }
 

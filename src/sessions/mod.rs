@@ -19,6 +19,7 @@ use isolator_pool::lock::lock;
 use isolator_pool::pool::admission::Client;
 use isolator_pool::pool::pools::{ExecuteError, OpenReceipt, Pools};
 use isolator_pool::pool::session::{EndReason, Session, SessionRequest};
+use isolator_pool::run::installs::Installer;
 use serde::Serialize;
 use tokio::time::Instant;
 
@@ -34,6 +35,7 @@ use self::registry::{Evicted, Reservation, Unless, longest_unused, watch};
 use crate::config::{Config, Language, SessionsConfig, WhenFull};
 use crate::node::{LostHandle, Node, Thing};
 use crate::notice::Notice;
+use crate::packages::installing::SandboxPackages;
 
 /// The sessions of a server; cheap to clone.
 #[derive(Clone)]
@@ -75,8 +77,10 @@ pub(crate) struct Wish {
     pub resources: Resources,
     /// How long it can be unused, if its client asks for less than usual.
     pub idle_timeout: Option<Duration>,
-    /// The packages that its cells can import from, if it asks for some.
-    pub packages: Option<BoundSet>,
+    /// The packages that its cells can import from, to which they can add.
+    pub packages: Option<SandboxPackages>,
+    /// Serves the requests of its cells for packages.
+    pub installer: Option<Arc<dyn Installer>>,
     /// Variables of its interpreter, added to those of the language.
     pub env: BTreeMap<String, String>,
     /// Its end instead of the idle timeout, counted from its opening, if its client sets one.
@@ -169,16 +173,19 @@ impl Sessions {
     ) -> Result<(InUse, OpenReceipt, Vec<String>), OpenFailure> {
         let (place, mut evicted) = self.make_room(client)?;
         let id = self.registry.node.new_handle()?;
-        let Wish { language, resources, idle_timeout, packages, env, deadline, max_queue } = wish;
+        let Wish { language, resources, idle_timeout, packages, .. } = wish;
+        let Wish { installer, env, deadline, max_queue, .. } = wish;
         let mut kernel = language.kernel_command(resources.memory);
         if let Some(kernel) = &mut kernel {
             kernel.env.extend(env);
         }
-        let asked = packages.as_ref().map_or_else(Vec::new, |bound| bound.asked.clone());
+        let bound = packages.as_ref().and_then(SandboxPackages::bound);
+        let (asked, set) = bound.map_or((Vec::new(), None), |(asked, set)| (asked, Some(set)));
         let request = SessionRequest {
             kernel,
             resources,
-            packages: packages.as_ref().map(|bound| Arc::clone(&bound.set)),
+            packages: set,
+            installer,
             checkpoints: self.config.checkpoints,
             max_queue,
         };

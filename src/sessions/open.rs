@@ -17,6 +17,7 @@ use super::journal::Journal;
 use super::journals::Published;
 use super::lifetime::{Lifetime, NextEnd};
 use crate::config::{Config, Language};
+use crate::packages::installing::SandboxPackages;
 use crate::policy::Policies;
 
 /// Least memory that counts for a session, in bytes.
@@ -30,8 +31,8 @@ pub(crate) struct OpenSession {
     /// The limits of its sandbox.
     pub resources: Resources,
     pub session: Session,
-    /// The packages that its cells can import from, if it asked for some.
-    pub packages: Option<BoundSet>,
+    /// The packages that its cells can import from, to which they can add.
+    pub packages: Option<SandboxPackages>,
     /// The configuration that it was opened with.
     pub config: Arc<Config>,
     /// The steps that it has run.
@@ -62,6 +63,17 @@ pub(crate) struct BoundSet {
 }
 
 impl OpenSession {
+    /// The set of packages that its cells can import from now.
+    pub(crate) fn bound(&self) -> Option<BoundSet> {
+        let (asked, set) = self.packages.as_ref()?.bound()?;
+        Some(BoundSet { asked, set })
+    }
+
+    /// How often its programs have got packages.
+    pub(crate) fn installs(&self) -> u32 {
+        self.packages.as_ref().map_or(0, SandboxPackages::installs)
+    }
+
     /// When it ends if it is not used again.
     pub(super) fn next_end(&self) -> NextEnd {
         // A call that uses it prolongs it.

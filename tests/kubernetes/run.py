@@ -70,8 +70,9 @@ class Run:
         archive.unlink()
         wait_until(lambda: len(self.cluster.get("nodes")["items"]) == 2, 60, "two nodes")
         closing.callback(Names(self.cluster).close)
-        lines, (self.token, self.operator) = tokens("agent", "operator")
-        self.secret = {"tokens": lines[0], "operators": lines[1], "operator": self.operator}
+        lines, (self.token, self.operator, self.reader) = tokens("agent", "operator", "prometheus")
+        files = {"tokens": lines[0], "operators": lines[1], "metrics": lines[2]}
+        self.secret = files | {"operator": self.operator, "metrics-token": self.reader}
 
     def place(self, pod):
         return pod["status"]["podIP"], 8000
@@ -186,7 +187,7 @@ class Run:
         assert failed == [], failed[:5]
 
     def scale(self, closing):
-        closing.callback(Metrics(self.cluster, self.operator).close)
+        closing.callback(Metrics(self.cluster, self.reader).close)
         (hpa,) = [found for found in built("gateway") if found["kind"] == "HorizontalPodAutoscaler"]
         # Not a quarter of an hour.
         hpa["spec"]["behavior"]["scaleDown"] = {"stabilizationWindowSeconds": 5, "policies": [{"type": "Pods", "value": 1, "periodSeconds": 5}]}

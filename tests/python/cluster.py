@@ -27,6 +27,9 @@ WRITTEN_NETWORK = "192.0.2."
 MACHINE, BALANCER, FIRST_NODE = 1, 10, 11
 PORT, AGENT_PORT = 8000, 8001
 
+# The lists of nodes in `haproxy.cfg`.
+BACKENDS = ("programs", "kept", "keyed")
+
 # How long a node may take until it is ready, or to end.
 READY_WITHIN_S = 60
 ENDED_WITHIN_S = 40
@@ -322,7 +325,7 @@ class Cluster:
 
         def check():
             try:
-                states = [*self.haproxy.states("programs").values(), *self.haproxy.states("kept").values()]
+                states = [state for backend in BACKENDS for state in self.haproxy.states(backend).values()]
             except OSError:
                 return False
             return set(states) == {"UP"}

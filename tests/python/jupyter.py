@@ -36,8 +36,13 @@ class Jupyter:
 
     def cell(self, kernel, code, timeout=300):
         """Runs a cell. Returns its outputs, as a notebook has them, and the seconds that it took."""
-        answer = self._ask(do="cell", kernel=kernel, code=code, timeout=timeout)
+        answer = self.answer(kernel, code, timeout)
         return answer["outputs"], answer["took"]
+
+    def answer(self, kernel, code, timeout=300, silent=False):
+        """Runs a cell. Returns its outputs, what the front end is asked for (`payload`), and the name of its error: some are
+        printed and not among the outputs. A silent cell has no number, and no outputs."""
+        return self._ask(do="cell", kernel=kernel, code=code, timeout=timeout, silent=silent)
 
     def stop(self, kernel):
         self._ask(do="stop", kernel=kernel)
@@ -70,19 +75,21 @@ class _Kernel:
         self.client.start_channels()
         self.client.wait_for_ready(timeout=STARTED_WITHIN_S)
 
-    def cell(self, code, timeout):
-        outputs = []
+    def cell(self, code, timeout, silent):
+        outputs, payload, error = [], [], None
 
         def take(message):
-            if message["msg_type"] in ("stream", "error", "execute_result", "display_data"):
+            if message["msg_type"] in ("stream", "error", "execute_result", "display_data", "update_display_data"):
                 outputs.append({"output_type": message["msg_type"]} | message["content"])
 
         try:
-            self.client.execute_interactive(code, timeout=timeout, allow_stdin=False, output_hook=take)
+            asked = {"silent": silent, "store_history": not silent, "allow_stdin": False}
+            reply = self.client.execute_interactive(code, timeout=timeout, output_hook=take, **asked)
+            payload, error = reply["content"].get("payload", []), reply["content"].get("ename")
         except TimeoutError:
             self.manager.interrupt_kernel()
             outputs.append({"output_type": "error", "ename": "TimeoutError", "evalue": "", "traceback": []})
-        return outputs
+        return {"outputs": outputs, "payload": payload, "error": error}
 
     def stop(self):
         self.client.stop_channels()
@@ -101,7 +108,7 @@ def _serve():
             kernels[number] = _Kernel(order["folder"])
             answer = {"kernel": number, "pid": kernels[number].manager.provisioner.pid}
         elif order["do"] == "cell":
-            answer = {"outputs": kernels[order["kernel"]].cell(order["code"], order["timeout"])}
+            answer = kernels[order["kernel"]].cell(order["code"], order["timeout"], order["silent"])
         else:
             kernels.pop(order["kernel"]).stop()
             answer = {}

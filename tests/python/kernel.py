@@ -51,6 +51,8 @@ class Cell:
     # The value of the last expression, and what was shown, each as a dictionary of its forms.
     value: dict = None
     shown: list = field(default_factory=list)
+    # Both, in their order.
+    order: list = field(default_factory=list)
 
     @property
     def text(self):
@@ -207,8 +209,9 @@ class Runner:
                 kind, payload = message
                 if kind == b"d":
                     forms = self._forms(payload[1:])
+                    cell.order.append(forms)
                     if payload[0]:
-                        assert cell.value is None
+                        # A cell may show several, and the last is its own.
                         cell.value = forms
                     else:
                         cell.shown.append(forms)
@@ -247,6 +250,19 @@ class Runner:
             os.kill(pid, signal.SIGKILL)
         self.channels.pop().socket.close()
         self.channels[-1].send(b"R")
+
+    def complete(self, text):
+        """Returns where the word at the end of a text begins, and what it may become."""
+        self.channels[-1].send(b"Q", text.encode())
+        kind, payload = self._message(self.channels[-1])
+        assert kind == b"q"
+        (start,) = struct.unpack(">I", payload[:4])
+        rest, names = payload[4:], []
+        while rest:
+            (length,) = struct.unpack(">H", rest[:2])
+            names.append(rest[2 : 2 + length].decode())
+            rest = rest[2 + length :]
+        return start, names
 
     def interrupt(self):
         os.kill(self.pids[-1], signal.SIGINT)

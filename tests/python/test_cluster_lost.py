@@ -27,6 +27,9 @@ CALLS = 1000
 # A program that takes a moment, so that some always run.
 BRIEF = "import time; time.sleep(0.05); print(%d)"
 
+# A program that prints something else each time.
+RANDOM = "import os; print(os.urandom(8).hex())"
+
 
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory):
@@ -190,6 +193,10 @@ def test_a_lost_node_costs_no_program_and_its_sessions_say_that_it_is_lost(nodes
             during.join()
             is_gone(answers[0], node.name)
             is_gone(caller.cell(found[node.name], "1"), node.name)
+            # The key does not bring it back, and its node may have run it.
+            answer = caller.cell(found[node.name], "1", {"idempotency_key": f"lost by {how}"})
+            is_gone(answer, node.name)
+            assert answer.outcome == "unknown", answer.headers
             text, answer = e2b.execute(*sandboxes[node.name], "1")
             assert text is None and answer.status == 502 and node.name in answer.json["message"], answer.body
             before = calls.done()
@@ -264,6 +271,46 @@ def test_a_key_of_a_client_holds_through_the_balancer(nodes):
             stranger.close()
             assert value(caller.cell(handle, COUNT)) == "4"
         close(caller, found)
+
+
+@pytest.mark.parametrize("place", ["header", "message"])
+def test_a_key_opens_one_session_until_its_node_is_lost(nodes, place):
+    with client(nodes) as caller:
+        opened = {}
+        for number in range(12):
+            twice = [with_key(caller, f"{place} {number}", place, "open_session", language="python") for _ in range(2)]
+            first, again = [answer.data["session"] for answer in twice]
+            assert first == again and twice[0].node == twice[1].node == node_of(first), twice
+            opened[number] = first
+        # Keys are shared by the nodes.
+        assert len({node_of(session) for session in opened.values()}) > 1, opened
+        said = {
+            with_key(caller, f"{place} program", place, "execute_code", language="python", entrypoint_code=RANDOM).data["stdout"]
+            for _ in range(3)
+        }
+        assert len(said) == 1, said
+        number, session = opened.popitem()
+        node = nodes.node(node_of(session))
+        lose(nodes, node, "kill")
+        answer = with_key(caller, f"{place} {number}", place, "open_session", language="python")
+        assert answer.node != node.name and answer.data["session"] != session, answer.data
+        for number, session in opened.items():
+            if node_of(session) != node.name:
+                again = with_key(caller, f"{place} {number}", place, "open_session", language="python")
+                assert again.data["session"] == session, "the keys of other nodes stay where they are"
+        close(caller, {**opened, "other": answer.data["session"]})
+        node.start()
+        nodes.wait_until_all_serve()
+
+
+def with_key(caller, key, place, tool, **arguments):
+    """The answer to a call with a key in a header or in the message."""
+    message, headers = caller.call_of(tool, **arguments)
+    if place == "header":
+        headers["idempotency_key"] = f'"{key}"'
+    else:
+        message["params"]["_meta"] = message["params"]["_meta"] | {"isolator/idempotencyKey": key}
+    return caller.ask("POST", "/mcp", message, **headers)
 
 
 def test_a_client_reads_why_it_is_not_served_when_no_node_is_there(tmp_path):

@@ -16,7 +16,7 @@ from server import BINARY, ROOT, tokens
 FOLDER = ROOT / "contrib/kubernetes"
 OVERLAYS = ["gateway", "keda", "programs", "sessions"]
 # What the user makes; docs/kubernetes.md says how.
-SECRETS = {"isolator-tokens": {"tokens", "operators", "operator"}}
+SECRETS = {"isolator-tokens": {"tokens", "operators", "operator", "metrics", "metrics-token"}}
 UNITS = {"Gi": 1 << 30, "Mi": 1 << 20}
 
 
@@ -124,7 +124,7 @@ def test_the_server_understands_its_configuration_and_command_lines(tmp_path):
     (secret,) = [volume["secret"] for volume in pod["volumes"] if "secret" in volume]
     assert secret["secretName"] in SECRETS
     config.write_text(config_text().replace("/etc/isolator/tokens", str(tmp_path)))
-    for name in ("tokens", "operators"):
+    for name in ("tokens", "operators", "metrics"):
         (tmp_path / name).write_text("".join(tokens("one")[0]))
     variables = {one["name"]: "isolator-0" for one in container["env"]}
     code, said = isolator("--config", str(config), "config", "check", **variables)
@@ -140,7 +140,7 @@ def test_the_server_understands_its_configuration_and_command_lines(tmp_path):
     mounts = {mount["mountPath"] for mount in container["volumeMounts"]}
     written = json.loads(config_text())
     drains = container["lifecycle"]["preStop"]["exec"]["command"]
-    for path in (written["http"]["tokens"], written["admin"]["tokens"], drains[drains.index("--token-file") + 1]):
+    for path in (written["http"]["tokens"], written["admin"]["tokens"], written["admin"]["metricsTokens"], drains[drains.index("--token-file") + 1]):
         assert str(Path(path).parent) in mounts and Path(path).name in SECRETS[secret["secretName"]]
     assert drains[-1] == str(next(port["containerPort"] for port in container["ports"] if port["name"] == "admin"))
     assert container["args"][1] in mounts
@@ -172,15 +172,19 @@ def test_a_pod_has_the_memory_and_the_time_that_its_configuration_takes():
 def test_haproxy_takes_the_configuration_that_a_balancer_writes(tmp_path):
     script = FOLDER / "components/haproxy/kubernetes.sh"
     written = ROOT / "contrib/haproxy/haproxy.cfg"
-    variables = os.environ | {"NODES": "3", "SERVICE": "localhost"}
-    done = subprocess.run(["sh", script, written], env=variables, capture_output=True, text=True, check=True)
-    servers = Counter(re.findall(r"^    server (\S+) \1\.localhost:8000 ", done.stdout, re.MULTILINE))
+    variables = os.environ | {"NODES": "3", "SERVICE": "nodes.example"}
+    subprocess.run(["sh", script, written, tmp_path], env=variables, check=True)
+    config, names = tmp_path / "haproxy.cfg", tmp_path / "names.lua"
+    text = config.read_text()
+    # With an address, or HAProxy ignores tcp-ut. The names come afterwards.
+    servers = Counter(re.findall(r"^    server (\S+) 192\.0\.2\.1:8000 tcp-ut 1500 ", text, re.MULTILINE))
     lists = len(re.findall(r"^    server n1 ", written.read_text(), re.MULTILINE))
     assert servers == {f"isolator-{number}": lists for number in range(3)} and lists > 1
+    assert ".nodes.example" in names.read_text()
     # All else is as in contrib/haproxy.
-    assert "server n" not in done.stdout and "192.0.2." not in done.stdout
-    config = tmp_path / "haproxy.cfg"
-    config.write_text(done.stdout.replace("/run/haproxy", str(tmp_path)))
+    assert "server n" not in text
+    for file in (config, names):
+        file.write_text(file.read_text().replace("/run/haproxy", str(tmp_path)))
     checked = subprocess.run(["haproxy", "-c", "-f", config], capture_output=True, text=True)
     assert checked.returncode == 0, checked.stderr
 

@@ -12,6 +12,7 @@ import time
 from collections import Counter
 
 import anyio
+import httpx2 as httpx
 import pytest
 from by_hand import CLIENT, by_hand, post, python, request, run
 from certificates import certificate
@@ -183,12 +184,12 @@ def test_an_impossible_listener_is_refused_at_startup(tmp_path):
 
 async def test_with_tokens_only_operators_are_answered(tmp_path):
     tokens = {}
-    for name in ("operators", "clients"):
+    for name in ("operators", "clients", "metrics"):
         made = subprocess.run([BINARY, "token", name], capture_output=True, check=True, text=True)
         (tmp_path / name).write_text(made.stdout)
         tokens[name] = re.search(r"isolator_[0-9a-f]{64}", made.stderr)[0]
-    admin = {"address": "0.0.0.0:0", "tokens": "operators"}
-    async with operated(tmp_path, pool=NO_POOL, admin=admin, http={"tokens": "clients"}) as (_, admin, _):
+    admin = {"address": "0.0.0.0:0", "tokens": "operators", "metricsTokens": "metrics"}
+    async with operated(tmp_path, pool=NO_POOL, admin=admin, http={"tokens": "clients"}) as (url, admin, _):
         place = admin.replace("0.0.0.0", "127.0.0.1")
         for headers, expected in [
             ({}, 401),
@@ -199,6 +200,17 @@ async def test_with_tokens_only_operators_are_answered(tmp_path):
         ]:
             assert (await asked(f"{place}/metrics", **headers))[0] == expected, headers
         assert (await asked(f"{place}/readyz"))[0] == 200
+        # The token for metrics reads these, and nothing else; it is no token of a client either.
+        reader = {"authorization": f"Bearer {tokens['metrics']}"}
+        assert (await asked(f"{place}/metrics", **reader))[0] == 200
+        for method, path in [("GET", "/status"), ("GET", "/status.json"), ("POST", "/drain"), ("POST", "/reload"), ("GET", "/metrics/")]:
+            answer = httpx.request(method, f"{place}{path}", headers=reader)
+            assert (answer.status_code, "only read /metrics" in answer.text) == (403, True), (path, answer.text)
+        assert httpx.post(url, headers=reader, json={}).status_code == 401
+        assert (await asked(f"{place}/readyz"))[0] == 200
+        # A token that is removed is refused from then on.
+        (tmp_path / "metrics").write_text((tmp_path / "clients").read_text())
+        assert (await asked(f"{place}/metrics", **reader))[0] == 401
 
 
 async def test_a_listener_with_a_certificate_is_asked_by_its_name(tmp_path):

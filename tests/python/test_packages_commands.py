@@ -215,12 +215,21 @@ def test_run_and_session_give_programs_their_packages(commands):
 
 
 def test_doctor_reports_whether_the_tools_are_installed(commands):
+    key = commands.folder / "store.key"
+    key.write_text("k" * 64)
+    commands.settings["store"] = {"keyFile": str(key)}
+    commands.configure()
     said = commands.run("doctor").stdout
     assert re.search(r"ok +uv is there: uv \d", said) and "npm is" not in said, said
+    assert f"ok       packages.store.keyFile: {key} has a key" in said, said
+    key.write_text("short")
     tools = {"uv": str(commands.folder / "nowhere/uv")}
     commands.settings["tools"] = tools
     commands.configure()
     done = commands.run("doctor")
+    assert f"MISSING  {key}: the key of packages.store.keyFile has 5 bytes" in done.stdout, done.stdout
+    del commands.settings["store"]
+    commands.configure()
     assert done.returncode == 1 and "there is no such program" in done.stdout and "packages.tools.uv" in done.stdout, done
     stderr = commands.fails(1, "packages", "build", "text")
     assert "packages.tools.uv" in stderr, stderr

@@ -41,11 +41,12 @@ class Node:
 
 
 @contextmanager
-def node(folder, journals, secrets, **sessions):
+def node(folder, journals, secrets, name=None, **sessions):
     """A node with these journals, at whose end it is gone."""
     folder.mkdir()
     settings = {"journals": journals} | sessions
-    config = configuration(folder, pool=POOL, sessions=settings, http={"tokens": str(secrets)})
+    named = {"node": {"name": name}} if name else {}
+    config = configuration(folder, pool=POOL, sessions=settings, http={"tokens": str(secrets)}, **named)
     log = folder / "log"
     with log.open("w") as file:
         started = [*command(config), "--http", "127.0.0.1:0", "--no-socket"]
@@ -227,6 +228,103 @@ async def test_a_server_that_is_hostile_gets_no_further_than_its_journal(tmp_pat
 
 async def is_whole(server, name):
     await until(lambda: server.ask("LLEN", name) == 1, WRITTEN_WITHIN_S, "the journal is written anew")
+
+
+async def test_a_journal_that_can_not_be_written_slows_no_other_one(tmp_path, secrets):
+    file, (secret, other_secret) = secrets
+    with valkey(tmp_path / "valkey") as server:
+        # It closes connections on which more comes at once.
+        server.ask("CONFIG", "SET", "proto-max-bulk-len", 1 << 20)
+        with node(tmp_path / "a", server.settings, file, journalKB=8192) as a:
+            async with client(a, secret) as tools, client(a, other_secret) as others:
+                session = await open_session(others)
+                await session.cell("x = 0")
+                name = await is_written(server, 1)
+                large = await open_session(tools)
+                await large.cell(f"y = len({os.urandom(700_000).hex()!r})")
+                notes, told = [], []
+                for number in range(1, 21):
+                    before = server.ask("LRANGE", name, 0, -1)
+                    told += (await session.cell(f"x = {number}")).get("notes", [])
+                    await until(lambda before=before: server.ask("LRANGE", name, 0, -1) != before, 3, "a step is written")
+                    notes += (await large.cell("y += 1")).get("notes", [])
+                assert len(notes) == 1 and "the journal of this session is not complete" in notes[0], notes
+                # When the connection breaks for the first time, it is not known why.
+                assert len(told) <= 1, told
+                (other,) = set(server.ask("KEYS", "isolator:journal:*")) - {name}
+                assert server.ask("MEMORY", "USAGE", other) < 1 << 20
+                server.ask("CONFIG", "SET", "proto-max-bulk-len", 512 << 20)
+                await until(lambda: server.ask("MEMORY", "USAGE", other) > 1 << 20, 20, "the large journal is written")
+
+
+async def test_journals_of_a_node_count_after_it_was_started_again(tmp_path, secrets):
+    file, (secret, _) = secrets
+    with valkey(tmp_path / "valkey") as server:
+        journals = server.settings | {"maxMB": 1}
+
+        def stored():
+            return {name: server.ask("MEMORY", "USAGE", name) for name in server.ask("KEYS", "isolator:journal:*")}
+
+        async def fill(tools, number):
+            made = []
+            for _ in range(number):
+                before = set(stored())
+                session = await open_session(tools)
+                await session.cell(f"x = len({os.urandom(50_000).hex()!r})")
+                await until(lambda before=before: set(stored()) - before, WRITTEN_WITHIN_S, "a journal")
+                made.append(session.id)
+            return made
+
+        with node(tmp_path / "other", journals, file, "n2") as other:
+            async with client(other, secret) as tools:
+                (kept,) = await fill(tools, 1)
+                (theirs,) = stored()
+                with node(tmp_path / "a", journals, file, "n1") as a:
+                    async with client(a, secret) as own:
+                        lost = await fill(own, 6)
+                    a.kill()
+                assert len(stored()) == 7
+                connections = re.compile(rb"total_connections_received:(\d+)")
+                before = int(connections.search(server.ask("INFO", "stats"))[1])
+                for handle in lost[:3]:
+                    session, told = await replayed(tools, handle)
+                    assert told["failed"] == []
+                    await session.close()
+                # One of ours to ask, and one of the node for all that it reads.
+                assert int(connections.search(server.ask("INFO", "stats"))[1]) <= before + 2
+                with node(tmp_path / "again", journals, file, "n1") as a:
+                    async with client(a, secret) as own:
+                        await fill(own, 6)
+                        await until(lambda: sum(map(_of(b":n1:"), stored().items())) <= 1 << 20, WRITTEN_WITHIN_S, "old ones go")
+                assert theirs in stored() and kept
+
+
+def _of(node):
+    """The size of a journal if it is one of a node."""
+    return lambda item: item[1] if node in item[0] else 0
+
+
+def test_the_doctor_says_whether_journals_can_be_kept(tmp_path):
+    with valkey(tmp_path / "valkey", tls=True) as server:
+        wrong = tmp_path / "wrong"
+        wrong.write_text("wrong")
+        for number, (changes, said) in enumerate(
+            [
+                ({}, "a journal can be written, read and removed"),
+                ({"passwordFile": str(wrong)}, "MISSING"),
+                ({"caFile": None}, "MISSING"),
+                ({"keyFile": str(wrong)}, "has 5 bytes"),
+            ]
+        ):
+            journals = {key: value for key, value in (server.settings | changes).items() if value is not None}
+            folder = tmp_path / str(number)
+            folder.mkdir()
+            config = configuration(folder, pool=POOL, sessions={"journals": journals})
+            begun = [*command(config)[:-1], "doctor"]
+            done = subprocess.run(begun, env=environment(folder), capture_output=True, text=True, timeout=60, check=False)
+            of_journals = done.stdout.partition("sessions.journals\n")[2].partition("\nhost")[0]
+            assert said in of_journals and ("MISSING" in of_journals) == (number > 0), done.stdout
+        assert server.ask("KEYS", "*") == []
 
 
 async def test_a_server_that_answers_without_end_is_cut_off(tmp_path, secrets):

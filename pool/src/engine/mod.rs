@@ -334,6 +334,23 @@ pub trait Engine: Send + Sync + 'static {
         false
     }
 
+    /// Whether the kernel of a session could be forked into a sandbox now. If not, an engine may make a template for later sessions, in
+    /// the background.
+    fn can_fork_kernel(&self, _: &SandboxName, _: &Arc<SandboxSpec>, _with_modules: bool) -> bool {
+        false
+    }
+
+    /// Notes that the kernel of a session that was forked into a sandbox did not get ready there, and why. An engine gives up the
+    /// template.
+    fn kernel_not_ready(
+        &self,
+        _: &SandboxName,
+        _: &Arc<SandboxSpec>,
+        _with_modules: bool,
+        _: &str,
+    ) {
+    }
+
     /// Notes the imports of a program that has ended. An engine may import ahead what programs import often.
     fn imported(&self, _: &SandboxName, _: &Arc<SandboxSpec>, _: Imported<'_>) {}
 
@@ -371,6 +388,16 @@ pub trait Engine: Send + Sync + 'static {
     /// Makes a set of packages visible in a sandbox that waits, once. Returns its folder there. Nothing in the sandbox has to run
     /// for that: it may be frozen, or just be thawed by another call.
     async fn bind(&self, name: &SandboxName, set: &Arc<PackageSet>) -> Result<String, EngineError>;
+
+    /// Makes another set visible in a sandbox whose programs run, in the place of the one that it has. That one must stay, because its
+    /// files can be in use. Otherwise as [`bind`](Engine::bind).
+    async fn bind_running(
+        &self,
+        name: &SandboxName,
+        set: &Arc<PackageSet>,
+    ) -> Result<String, EngineError> {
+        self.bind(name, set).await
+    }
 
     /// Notes that a set was missing in a sandbox that was given it, so what [`provide`](Engine::provide) has brought may be gone.
     fn missed(&self, _: &PackageSet) {}

@@ -110,8 +110,10 @@ pub(crate) struct Signals<'a> {
 
 /// The place of an exchange in the life of a sandbox.
 pub(crate) enum Place<'a> {
-    /// A run, or the opening of a session: the first exchange with its runner.
+    /// The opening of a session.
     First,
+    /// A run. Its program can ask for packages.
+    Program(&'a dyn Aside),
     /// In an open session, whose runner reports in between that it rests, and passes on the messages of the agent.
     InSession(&'a dyn Aside, Option<Signals<'a>>),
 }
@@ -140,8 +142,10 @@ pub(crate) async fn exchange<T>(
     place: Place<'_>,
     mut take: impl FnMut(Kind, &[u8]) -> Result<Step<T>, WireError>,
 ) -> Result<T, ExchangeError> {
+    let is_in_session = matches!(place, Place::InSession(..));
     let (aside, signals) = match place {
         Place::First => (None, None),
+        Place::Program(aside) => (Some(aside), None),
         Place::InSession(aside, signals) => (Some(aside), signals),
     };
     let engine = Arc::clone(&sandbox.engine);
@@ -164,7 +168,7 @@ pub(crate) async fn exchange<T>(
             frame = receiver.next() => {
                 let (kind, payload) = match frame {
                     // It belongs to the exchange before this one.
-                    Some(Ok((Kind::Resting, _))) if aside.is_some() => continue,
+                    Some(Ok((Kind::Resting, _))) if is_in_session => continue,
                     Some(Ok(frame)) => frame,
                     // A broken stream counts as closed; the caller checks whether the sandbox is still there.
                     Some(Err(ConnectionError::Engine(error))) => {

@@ -1,6 +1,7 @@
 //! A run: one request's job in one armed sandbox, which is gone afterwards.
 
 pub(crate) mod exchange;
+pub mod installs;
 pub(crate) mod interpreter;
 pub mod outcome;
 pub mod output;
@@ -24,6 +25,7 @@ use crate::engine::{Call, EngineError, RootAccess, SandboxSpec, SandboxState, bo
 use crate::packages::PackageSet;
 use crate::quote::{Said, said};
 use crate::run::exchange::{Place, RunnerReport, Step, exchange, start_message};
+use crate::run::installs::Installs;
 use crate::run::outcome::{Outcome, Status};
 use crate::run::output::Output;
 use crate::sandbox::{Armed, Sandbox, SandboxError};
@@ -128,7 +130,10 @@ pub(crate) async fn run(
         output.take(kind, payload)?;
         Ok(Step::after(kind, request.timeout + REPORT_GRACE))
     };
-    let reported = exchange(&mut sandbox, message, START_TIMEOUT, Place::First, take).await;
+    let installs = Installs::new(&sandbox, request.installer.clone(), tasks);
+    let place = Place::Program(&installs);
+    let reported = exchange(&mut sandbox, message, START_TIMEOUT, place, take).await;
+    drop(installs);
     let total = sent.elapsed();
     let times = RunTimes { limit, bind, total, ..RunTimes::default() };
     match reported {
@@ -214,11 +219,11 @@ pub(crate) async fn prepare(
     if has_other_limits {
         sandbox.limit(resources).await.map_err(RunError::NotLimited)?;
     }
-    let has_modules = match fork {
+    let forked = match fork {
         Some(fork) => sandbox.fork(fork).await.map_err(RunError::NotForked)?,
-        None => false,
+        None => None,
     };
-    let interpreter = if has_modules { Wanted::Loaded } else { want.interpreter };
+    let interpreter = forked.unwrap_or(want.interpreter);
     Ok(Prepared { interpreter, packages, bind, limit: began.elapsed() })
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use isolator_runner::wire::{OutputLimits, WantedFiles};
 
+use super::installs::Installer;
 use super::output::Watch;
 use super::workspace::Workspace;
 use crate::engine::limits::Resources;
@@ -35,6 +36,8 @@ pub struct RunRequest {
     pub files: Option<WantedFiles>,
     /// The set of packages that it can import from, if any.
     pub packages: Option<Arc<PackageSet>>,
+    /// Serves its requests for packages while it runs. Without one they are refused.
+    pub installer: Option<Arc<dyn Installer>>,
     /// How long it waits for a slot, if not for as long as others.
     pub max_queue: Option<Duration>,
     /// Callback for the beginning of the output while the program runs.
@@ -61,6 +64,7 @@ impl RunRequest {
             output,
             files: None,
             packages: None,
+            installer: None,
             max_queue: None,
             watch: None,
         }

@@ -34,7 +34,7 @@ const MAX_BACKLOG: usize = 64;
 #[derive(Debug)]
 pub(crate) struct Lease {
     name: SandboxName,
-    packages: Mutex<Option<Arc<PackageSet>>>,
+    packages: Mutex<Vec<Arc<PackageSet>>>,
     reaper: Reaper,
 }
 
@@ -45,21 +45,21 @@ impl Lease {
 
     /// Keeps a set of packages until the sandbox is removed.
     pub(crate) fn keep(&self, set: Arc<PackageSet>) {
-        *lock(&self.packages) = Some(set);
+        lock(&self.packages).push(set);
     }
 }
 
-/// A sandbox whose lease was dropped, with the set of packages that it has.
+/// A sandbox whose lease was dropped, with the sets of packages that it was given.
 struct Leaving {
     name: SandboxName,
-    packages: Option<Arc<PackageSet>>,
+    packages: Vec<Arc<PackageSet>>,
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
         self.reaper.known.change(|_, leaving| *leaving += 1);
         // The reaper outlives every lease until the process ends; then the next instance sweeps.
-        let packages = lock(&self.packages).take();
+        let packages = std::mem::take(&mut *lock(&self.packages));
         let _ = self.reaper.queue.send(Leaving { name: self.name.clone(), packages });
     }
 }

@@ -27,6 +27,7 @@ fn request() -> SessionRequest {
         kernel: None,
         resources: RESOURCES,
         packages: None,
+        installer: None,
         checkpoints: 2,
         max_queue: None,
     }

@@ -10,6 +10,7 @@ use isolator_runner::wire::{Exit, Kind};
 use super::Session;
 use super::running::{Others, Running};
 use crate::frame_writer::FrameWriter;
+use crate::install::Installs;
 use crate::packages::{self, Links};
 use crate::preload::{Preloads, Taken};
 use crate::process::OomScore;
@@ -28,6 +29,7 @@ pub(crate) fn run_job(
     request: Request,
     counted: cgroup::Counters,
     preloads: Preloads,
+    installs: Installs,
     oom_score: &OomScore,
     from_server: BufReader<File>,
     to_server: &mut FrameWriter<File>,
@@ -39,7 +41,8 @@ pub(crate) fn run_job(
         packages::make_ready(packages, &workdir, Links::AsFewAsPossible)?;
     }
     let packages = job.packages.clone();
-    let mut session = Session::new(workdir, packages, counted, oom_score, from_server, to_server);
+    let mut session =
+        Session::new(workdir, packages, installs, counted, oom_score, from_server, to_server);
     // A program may kill the runner as soon as it starts. Without this frame the server would think that the
     // sandbox failed, and run the program again.
     session.to_server.send_empty(Kind::Started)?;

@@ -8,6 +8,7 @@ mod background;
 mod cell;
 mod channel;
 mod contexts;
+mod installing;
 mod job;
 mod kernels;
 mod listing;
@@ -33,11 +34,13 @@ use self::contexts::Contexts;
 pub(crate) use self::job::run_job;
 use self::kernels::Kernels;
 use self::listing::{Listing, Nothing};
+use crate::forks::Forks;
 use crate::frame_writer::FrameWriter;
+use crate::install::Installs;
 use crate::output::CHUNK;
 use crate::packages::{self, Links};
 use crate::poll::{self, readable};
-use crate::preload::{Preloads, StartedKernel};
+use crate::preload::{Parked, Preloads};
 use crate::process::OomScore;
 use crate::request::{NotRun, receive_input};
 use crate::unpack::TarFrames;
@@ -58,7 +61,10 @@ struct Session<'a> {
     packages: Option<wire::Packages>,
     background: Background,
     agents: Agents,
+    installs: Installs,
     listing: Listing,
+    /// Whether the server has closed the stream while a program runs.
+    is_abandoned: bool,
     /// The kernel's counters when the last cell had ended.
     counted: cgroup::Counters,
     oom_score: &'a OomScore,
@@ -74,6 +80,8 @@ struct Session<'a> {
 pub(crate) fn serve(
     session: wire::Session,
     preloads: Preloads,
+    forks: Option<Forks>,
+    installs: Installs,
     oom_score: &OomScore,
     from_server: BufReader<File>,
     to_server: &mut FrameWriter<File>,
@@ -85,10 +93,13 @@ pub(crate) fn serve(
         packages::make_ready(packages, &workdir, Links::OneByOne)?;
     }
     let counted = cgroup::Counters::default();
-    let mut session = Session::new(workdir, packages, counted, oom_score, from_server, to_server);
+    let mut session =
+        Session::new(workdir, packages, installs, counted, oom_score, from_server, to_server);
     session.checkpoints = checkpoints;
-    let opened = session.open(kernel, preloads)?;
+    let (opened, spares) = session.open(kernel, preloads, forks)?;
     session.to_server.send(Kind::Opened, &opened)?;
+    // To take their memory apart takes as long as opening the session.
+    spares.into_iter().for_each(Parked::end);
     session.counted = cgroup::Counters::read();
     let served = session.rest().and_then(|()| session.serve());
     processes::kill_everything();
@@ -100,6 +111,7 @@ impl<'a> Session<'a> {
     fn new(
         workdir: PathBuf,
         packages: Option<wire::Packages>,
+        installs: Installs,
         counted: cgroup::Counters,
         oom_score: &'a OomScore,
         from_server: BufReader<File>,
@@ -113,7 +125,9 @@ impl<'a> Session<'a> {
             packages,
             background: Background::new(),
             agents: Agents::default(),
+            installs,
             listing: Listing::default(),
+            is_abandoned: false,
             counted,
             oom_score,
             from_server,
@@ -123,14 +137,21 @@ impl<'a> Session<'a> {
 }
 
 impl Session<'_> {
-    /// Starts the kernel, if there is one.
-    fn open(&mut self, kernel: Option<wire::Kernel>, preloads: Preloads) -> Result<Opened, Failed> {
+    /// Starts the kernel, if there is one. Also returns the interpreters that it does not need, which were killed.
+    fn open(
+        &mut self,
+        kernel: Option<wire::Kernel>,
+        preloads: Preloads,
+        forks: Option<Forks>,
+    ) -> Result<(Opened, Vec<Parked>), Failed> {
         let mut opened = Opened::default();
+        let mut spares = Vec::new();
         if let Some(kernel) = kernel {
-            let started = preloads.into_kernel(&kernel, &self.workdir, self.oom_score);
-            let kernels = started.and_then(|started| {
-                let StartedKernel { preloaded, .. } = started;
-                opened.preloaded = preloaded;
+            let started = preloads.into_kernel(&kernel, &self.workdir, self.oom_score, forks);
+            let kernels = started.and_then(|(started, others)| {
+                spares = others;
+                opened.preloaded = started.preloaded;
+                opened.not_ready.clone_from(&started.not_ready);
                 Kernels::new(kernel.interpreter, started, self.checkpoints)
             });
             let (kernels, version, pipes) = kernels.map_err(|error| {
@@ -144,7 +165,7 @@ impl Session<'_> {
             preloads.end();
         }
         opened.memory = cgroup::memory();
-        Ok(opened)
+        Ok((opened, spares))
     }
 
     fn serve(&mut self) -> io::Result<()> {
@@ -163,6 +184,10 @@ impl Session<'_> {
                 Kind::Interrupt | Kind::Cancel => continue,
                 Kind::Agent | Kind::EndAgent => {
                     self.agent(kind, &payload)?;
+                    continue;
+                }
+                Kind::Installed | Kind::InstallProgress => {
+                    self.installed(kind, &payload)?;
                     continue;
                 }
                 Kind::Measure => {
@@ -193,9 +218,12 @@ impl Session<'_> {
             let mut fds: Vec<_> = self.background.fds().map(readable).collect();
             fds.push(readable(self.from_server.get_ref().as_fd()));
             fds.extend(self.agents.fds());
+            fds.extend(self.installs.fds());
             poll::wait(&mut fds, LOOK_EVERY)?;
+            let is_asked = self.installs.is_asked(fds.last());
             self.background.read();
             self.agents.relay(self.to_server)?;
+            self.installs.relay(is_asked, self.to_server)?;
             reap();
         }
         Ok(())

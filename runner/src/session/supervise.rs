@@ -86,13 +86,15 @@ impl Session<'_> {
                 self.to_server.flush_at(),
             ];
             let until = until.into_iter().flatten().fold(next_look, Instant::min);
-            self.wait_for_events(&running, until.saturating_duration_since(Instant::now()))?;
+            let left = until.saturating_duration_since(Instant::now());
+            let is_asked = self.wait_for_events(&running, left)?;
             if let Some(alone) = running.spares().and_then(|spares| spares.end_if_due(started)) {
                 self.to_server.send(Kind::Alone, &alone)?;
             }
             self.to_server.flush_if_due()?;
             self.background.read();
             self.agents.relay(self.to_server)?;
+            self.installs.relay(is_asked, self.to_server)?;
             if let Some(program) = &mut running.program {
                 program.process.stdin.feed(input);
             }
@@ -114,8 +116,7 @@ impl Session<'_> {
                     self.interrupt(&mut running);
                 }
             }
-            // Instead of cancelling a run, the server removes its sandbox.
-            let is_cancelled = !running.ends_session() && self.is_cancelled(&mut running)?;
+            let is_cancelled = self.is_cancelled(&mut running)?;
             if killed.is_none() {
                 killed = if running.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                     Some(KillReason::Deadline)
@@ -177,17 +178,18 @@ impl Session<'_> {
         })
     }
 
-    fn wait_for_events(&self, running: &Running, timeout: Duration) -> io::Result<()> {
+    /// Waits until something happens. Returns whether a program has a request for packages.
+    fn wait_for_events(&self, running: &Running, timeout: Duration) -> io::Result<bool> {
         // The end of a short cell can come together with its beginning.
         let has_message = self.kernels.as_ref().is_some_and(|it| it.current.channel.has_message());
         if running.program.is_none() && has_message {
-            return Ok(());
+            return Ok(false);
         }
         let mut fds = Vec::with_capacity(8);
         fds.extend(running.output.pipes().map(|pipe| readable(pipe.as_fd())));
         fds.extend(self.background.fds().map(readable));
         fds.extend(self.agents.fds());
-        if !running.ends_session() {
+        if !self.is_abandoned {
             fds.push(readable(self.from_server.get_ref().as_fd()));
         }
         match (&running.program, &self.kernels) {
@@ -206,7 +208,9 @@ impl Session<'_> {
             }
             (None, None) => {}
         }
-        poll::wait(&mut fds, timeout).map(drop)
+        fds.extend(self.installs.fds());
+        poll::wait(&mut fds, timeout)?;
+        Ok(self.installs.is_asked(fds.last()))
     }
 
     /// Takes the kernel's messages. Returns whether it keeps to the protocol.
@@ -246,8 +250,16 @@ impl Session<'_> {
     /// Takes the server's messages while the cell runs. Returns whether the cell is cancelled.
     fn is_cancelled(&mut self, running: &mut Running) -> io::Result<bool> {
         let mut is_cancelled = false;
-        while super::is_readable(&self.from_server)? {
+        while !self.is_abandoned && super::is_readable(&self.from_server)? {
             match wire::read_frame(&mut self.from_server)? {
+                Some((kind @ (Kind::Installed | Kind::InstallProgress), payload)) => {
+                    self.installed(kind, &payload)?;
+                }
+                // Instead of cancelling a run, the server removes its sandbox, or is gone.
+                None if running.ends_session() => {
+                    self.is_abandoned = true;
+                    self.installs.close();
+                }
                 Some((Kind::Interrupt, _)) => self.interrupt(running),
                 Some((Kind::Cancel, _)) => is_cancelled = true,
                 Some((kind @ (Kind::Agent | Kind::EndAgent), payload)) => {

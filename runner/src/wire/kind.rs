@@ -42,6 +42,10 @@ pub enum Kind {
     CloseContext = 16,
     /// Server to runner: say how much of its limits the sandbox uses.
     Measure = 17,
+    /// Server to runner: an [`Installed`].
+    Installed = 18,
+    /// Server to runner: the number of a request for packages in four bytes, and a line about its progress.
+    InstallProgress = 19,
     /// Runner to server: a [`Ready`].
     Ready = 64,
     /// Runner to server: bytes that the program wrote to its standard output.
@@ -88,6 +92,11 @@ pub enum Kind {
     ContextClosed = 85,
     /// Runner to server: a [`Usage`].
     Measured = 86,
+    /// Runner to server: the number of a request for packages in four bytes, and the request as a program has sent it.
+    Install = 87,
+    /// Runner to server: the number, in four bytes, of a request whose program no longer waits; with another byte, of one whose set could
+    /// not be placed.
+    InstallEnded = 88,
 }
 
 impl TryFrom<u8> for Kind {
@@ -112,6 +121,8 @@ impl TryFrom<u8> for Kind {
             15 => Self::OpenContext,
             16 => Self::CloseContext,
             17 => Self::Measure,
+            18 => Self::Installed,
+            19 => Self::InstallProgress,
             64 => Self::Ready,
             65 => Self::Stdout,
             66 => Self::Stderr,
@@ -135,6 +146,8 @@ impl TryFrom<u8> for Kind {
             84 => Self::AgentEnded,
             85 => Self::ContextClosed,
             86 => Self::Measured,
+            87 => Self::Install,
+            88 => Self::InstallEnded,
             other => return Err(WireError::UnknownKind(other)),
         })
     }

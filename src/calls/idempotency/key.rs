@@ -21,6 +21,15 @@ pub(crate) struct Key([u8; 16]);
 pub(crate) struct InvalidKey;
 
 impl Key {
+    /// Reads the key in the value of a header.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::read`].
+    pub(crate) fn in_header(value: &[u8]) -> Result<Self, InvalidKey> {
+        Self::read(std::str::from_utf8(value).map_err(|_| InvalidKey)?)
+    }
+
     /// Reads a key. The quotation marks of a string in a header are no part of it.
     ///
     /// # Errors
@@ -102,7 +111,10 @@ mod tests {
         assert!(Key::read(&longest).is_ok());
         for wrong in ["", " ", "\"\"", "a\nb", "schl\u{fc}ssel", &format!("{longest}k")] {
             assert_eq!(Key::read(wrong), Err(InvalidKey), "{wrong:?}");
+            assert_eq!(Key::in_header(wrong.as_bytes()), Err(InvalidKey), "{wrong:?}");
         }
+        assert_eq!(Key::in_header(b"schl\xfcssel"), Err(InvalidKey));
+        assert_eq!(Key::in_header(b"\"8e03978e-40d5\""), Ok(key));
     }
 
     #[test]

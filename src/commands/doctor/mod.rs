@@ -6,6 +6,7 @@ mod cpu;
 mod engine;
 mod findings;
 mod host;
+mod journals;
 mod kernel;
 mod memory;
 mod packages;
@@ -79,7 +80,10 @@ pub fn doctor(config: Config, arguments: DoctorArguments) -> Work {
             return Ok(stopped_by(signal));
         }
         tokio::select! {
-            () = packages::packages(&config, &mut findings) => {}
+            () = async {
+                packages::packages(&config, &mut findings).await;
+                journals::journals(&config, &mut findings).await;
+            } => {}
             signal = stop_signal => return Ok(stopped_by(signal)),
         }
         apis::clients(&config, &mut findings);

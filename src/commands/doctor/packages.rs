@@ -5,10 +5,12 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use isolator_pool::engine::preload::Interpreter;
+use isolator_pool::error_chain::error_chain;
 use isolator_pool::quote::escaped;
 
 use super::findings::Findings;
 use crate::config::Config;
+use crate::packages::store::StoreKey;
 
 /// How long a tool can take to say its version.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -28,6 +30,17 @@ pub(super) async fn packages(config: &Config, findings: &mut Findings) {
     findings.part("packages");
     for (key, message) in config.packages.warnings() {
         findings.warn(&format!("{key}: {message}"), "use https, or a folder");
+    }
+    if let Some(path) = &config.packages.store.key_file {
+        match StoreKey::read(path) {
+            Ok(_) => {
+                findings.fine(&format!("packages.store.keyFile: {} has a key", path.display()))
+            }
+            Err(error) => findings.missing(
+                &error_chain(&error),
+                "make one key, and give it to all nodes that have the store",
+            ),
+        }
     }
     for tool in tools(config) {
         match version(&tool.program).await {

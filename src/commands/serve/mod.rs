@@ -123,7 +123,7 @@ async fn start(
     admin: Option<&Admin>,
 ) -> anyhow::Result<Started> {
     let audit = Audit::open(&config.audit)?;
-    let journals = Journals::open(&config.sessions)?;
+    let journals = Journals::open(&config.sessions, config.node.node())?;
     let app = App::new(&config).await?;
     let pools = Arc::new(app.start_pools(&config, PoolFill::AsConfigured)?);
     let config = Arc::new(config);

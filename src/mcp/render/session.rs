@@ -36,7 +36,7 @@ pub(super) fn opened(opened: &Opened, config: &Config) -> Value {
     if let Some(replayed) = replayed {
         data["replayed"] = json!(replayed);
     }
-    if let Some(bound) = &session.packages {
+    if let Some(bound) = session.bound() {
         data["packages"] = json!(bound.asked);
     }
     if !notes.is_empty() {

@@ -30,9 +30,15 @@ fn description(config: &Config) -> String {
          listed; pictures come back as images, and files that match output_files come back, too. All \
          else is gone after the call, unless it runs in a session. ",
     );
-    text.push_str(match config.packages.is_used() {
-        true => "Nothing can be installed while it runs, but packages brings more to import.",
-        false => "Nothing can be installed.",
+    let (on_demand, has_sets) = (config.packages.on_demand(), config.packages.is_used());
+    text.push_str(match (on_demand, has_sets) {
+        (Some(_), _) => {
+            "packages brings more to import, and so do pip install and npm install while it runs."
+        }
+        (None, true) => {
+            "packages brings more to import, and pip and npm install what its sets have; nothing else can be installed."
+        }
+        (None, false) => "Nothing can be installed.",
     });
     for language in config.languages.values() {
         text.push_str(&format!("\n- {}", language.name));

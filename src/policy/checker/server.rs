@@ -118,7 +118,7 @@ impl Checkers {
         Self { turns: Admission::new(limits, None), pool }
     }
 
-    /// Waits until a client's program can be checked.
+    /// Waits until a client's program can be checked, no longer than given.
     ///
     /// # Errors
     ///
@@ -126,8 +126,9 @@ impl Checkers {
     pub(in crate::policy) async fn turn(
         &self,
         client: &Client,
+        longest_wait: Option<Duration>,
     ) -> Result<Admitted, AdmissionError> {
-        self.turns.enter(client).await
+        self.turns.enter_within(client, longest_wait).await
     }
 
     /// Has the files of a program checked, which has its [turn](Self::turn). Dropping the future kills the process that does.
@@ -228,9 +229,9 @@ mod tests {
     async fn programs_of_one_client_do_not_hold_up_those_of_another() {
         let checkers = Checkers::default();
         let [one, two] = ["one", "two"].map(Client::named);
-        let _checked = checkers.turn(&one).await.unwrap();
-        let mut next = Box::pin(checkers.turn(&one));
+        let _checked = checkers.turn(&one, None).await.unwrap();
+        let mut next = Box::pin(checkers.turn(&one, None));
         assert!(futures_util::poll!(&mut next).is_pending());
-        assert!(checkers.turn(&two).await.is_ok());
+        assert!(checkers.turn(&two, None).await.is_ok());
     }
 }

@@ -146,6 +146,7 @@ pub(crate) fn opening(arguments: OpenSession, config: &Config) -> Result<OpenJob
         resources,
         idle_timeout,
         packages: None,
+        installer: None,
         env: BTreeMap::new(),
         deadline: None,
         max_queue: None,

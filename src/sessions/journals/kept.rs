@@ -12,7 +12,8 @@ const OVERHEAD: usize = 1024;
 pub(super) struct Kept {
     max: usize,
     journals: HashMap<String, Entry>,
-    bytes: HashMap<Client, usize>,
+    /// Bytes of each client. Those of a former process of this node are together, because their clients are not known.
+    bytes: HashMap<Option<Client>, usize>,
     all: usize,
     writings: u64,
     /// Those that have to be removed there.
@@ -20,9 +21,9 @@ pub(super) struct Kept {
 }
 
 struct Entry {
-    client: Client,
+    client: Option<Client>,
     bytes: usize,
-    /// The number of its last writing.
+    /// The number of its last writing, from 1; 0 if it was written by a former process.
     written: u64,
     /// When the server removes it.
     until: Instant,
@@ -45,11 +46,21 @@ impl Kept {
     pub(super) fn note(&mut self, name: String, bytes: usize, client: &Client, until: Instant) {
         self.forget(&name);
         self.leaving.remove(&name);
-        let bytes = bytes + OVERHEAD;
         self.writings += 1;
-        self.all += bytes;
-        *self.bytes.entry(client.clone()).or_default() += bytes;
-        let entry = Entry { client: client.clone(), bytes, written: self.writings, until };
+        let (client, written) = (Some(client.clone()), self.writings);
+        self.add(name, Entry { client, bytes: bytes + OVERHEAD, written, until });
+    }
+
+    /// Notes a journal that a former process of this node has written. All of it counts.
+    pub(super) fn note_former(&mut self, name: String, bytes: usize, until: Instant) {
+        if !self.journals.contains_key(&name) && !self.leaving.contains(&name) {
+            self.add(name, Entry { client: None, bytes, written: 0, until });
+        }
+    }
+
+    fn add(&mut self, name: String, entry: Entry) {
+        self.all += entry.bytes;
+        *self.bytes.entry(entry.client.clone()).or_default() += entry.bytes;
         self.journals.insert(name, entry);
     }
 
@@ -74,9 +85,11 @@ impl Kept {
         self.leaving.iter().cloned().collect()
     }
 
-    /// Notes that the server has removed the journals that have to go.
-    pub(super) fn are_removed(&mut self) {
-        self.leaving.clear();
+    /// Notes that the server has removed some of the journals that have to go.
+    pub(super) fn are_removed(&mut self, removed: &[String]) {
+        for name in removed {
+            self.leaving.remove(name);
+        }
     }
 
     fn forget_oldest(&mut self) -> Vec<String> {
@@ -92,11 +105,12 @@ impl Kept {
                 break;
             };
             let own = self.journals.iter().filter(|(_, entry)| entry.client == client);
-            let mut own: Vec<_> = own.map(|(name, entry)| (entry.written, name.clone())).collect();
+            let mut own: Vec<_> =
+                own.map(|(name, entry)| (entry.written, entry.until, name.clone())).collect();
             own.sort_unstable();
             // After that, another client may have the most.
             let until = bytes - bytes / 8;
-            for (_, name) in own {
+            for (_, _, name) in own {
                 self.forget(&name);
                 removed.push(name);
                 let left = self.bytes.get(&client).copied().unwrap_or_default();
@@ -136,7 +150,7 @@ mod tests {
         // Until the server has removed them, unless they are written again meanwhile.
         kept.note("01".to_owned(), 0, &one, until);
         assert_eq!(kept.make_room().len(), removed.len() - 1);
-        kept.are_removed();
+        kept.are_removed(&removed);
         assert!(!removed.iter().any(|name| name == "theirs" || name == "00" || name == "99"));
         assert!(kept.make_room().is_empty());
         // Those that have expired are not removed again.
@@ -146,5 +160,24 @@ mod tests {
             kept.note(format!("new {number}"), OVERHEAD, &one, until);
         }
         assert!(kept.make_room().is_empty() && kept.journals.len() == 20);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn journals_of_a_former_process_count_and_those_that_end_soonest_go_first() {
+        let mut kept = Kept::new(100 * OVERHEAD);
+        let now = Instant::now();
+        for number in 0..99 {
+            let until = now + Duration::from_secs(1000 - number);
+            kept.note_former(format!("old {number:02}"), OVERHEAD, until);
+        }
+        // What this process has written meanwhile is known better.
+        kept.note("own".to_owned(), 0, &Client::named("one"), now);
+        kept.note_former("own".to_owned(), 50 * OVERHEAD, now + Duration::from_secs(1));
+        assert!(kept.make_room().is_empty());
+        kept.note("next".to_owned(), 0, &Client::named("one"), now + Duration::from_secs(1));
+        let mut removed = kept.make_room();
+        removed.sort_unstable();
+        assert!(removed.len() >= 12 && removed.last().is_some_and(|name| name == "old 98"));
+        assert!(removed.iter().all(|name| name.starts_with("old ")), "{removed:?}");
     }
 }

@@ -1,11 +1,13 @@
 //! Journals on a Valkey or Redis server, so that a session can be replayed on another node when its own is lost.
 //!
-//! After each step, its session is put into a line ([`writer`]), whose task writes what is new: no answer waits for that. A journal
+//! After each step, its session is put into a line ([`line`]), from which a task ([`writer`]) writes what is new: no answer waits for that. A journal
 //! there is a list of records ([`stored`]) that only nodes with the key can make and read ([`seal`]). Its first record has all steps
 //! that the session had then, and each further one the steps that came after. It is written anew when older steps have changed,
 //! when the list has twice the size of a journal, and after each failure.
 
 mod kept;
+mod line;
+mod probe;
 mod seal;
 mod stored;
 mod valkey;
@@ -22,16 +24,17 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+pub(super) use self::line::Published;
+use self::line::Writer;
+pub(crate) use self::probe::{ProbeError, probe};
 use self::seal::NodesKey;
 pub(crate) use self::seal::SealError;
 pub(crate) use self::stored::{KeptJournal, RecordError};
 use self::valkey::Valkey;
 pub(crate) use self::valkey::{ServerError, ValkeyError};
-pub(super) use self::writer::Published;
-use self::writer::Writer;
 use super::OpenSession;
 use crate::config::{JournalsConfig, SessionsConfig};
-use crate::node::is_handle;
+use crate::node::{Node, NodeName, is_handle};
 use crate::nodes_key::{self, KeyError};
 
 /// How many journals are read at once. Others wait.
@@ -80,6 +83,7 @@ struct Shared {
     tasks: TaskTracker,
     closing: CancellationToken,
     config: JournalsConfig,
+    node: Option<NodeName>,
 }
 
 impl Shared {
@@ -102,16 +106,10 @@ impl Journals {
     /// # Errors
     ///
     /// When a file that the configuration names can't be used.
-    pub(crate) fn open(config: &SessionsConfig) -> Result<Self, OpenError> {
+    pub(crate) fn open(config: &SessionsConfig, node: &Node) -> Result<Self, OpenError> {
         let most = config.journal.as_usize();
         let config = config.journals.clone();
-        let (Some(server), Some(key)) = (&config.server, &config.key_file) else {
-            return Ok(Self::default());
-        };
-        let key = NodesKey::from_bytes(&nodes_key::read(key, "sessions.journals.keyFile")?);
-        let (password, authorities) = (config.password_file.as_deref(), config.ca_file.as_deref());
-        let user = config.user.as_deref();
-        let valkey = Valkey::new(server.clone(), user, password, authorities, config.timeout)?;
+        let Some((key, valkey)) = server(&config)? else { return Ok(Self::default()) };
         let shared = Arc::new(Shared {
             key,
             valkey,
@@ -122,8 +120,12 @@ impl Journals {
             tasks: TaskTracker::new(),
             closing: CancellationToken::new(),
             config,
+            node: node.name().cloned(),
         });
         shared.tasks.spawn(writer::run(Arc::clone(&shared)));
+        shared.tasks.spawn(writer::retry(Arc::clone(&shared)));
+        let counting = writer::count_former(Arc::clone(&shared));
+        shared.tasks.spawn(shared.closing.clone().run_until_cancelled_owned(counting));
         Ok(Self(Some(shared)))
     }
 
@@ -205,4 +207,14 @@ impl Journals {
             tracing::warn!("not all journals could be written before the end");
         }
     }
+}
+
+/// The key of the nodes and the server of a configuration, if it names one.
+fn server(config: &JournalsConfig) -> Result<Option<(NodesKey, Valkey)>, OpenError> {
+    let (Some(server), Some(key)) = (&config.server, &config.key_file) else { return Ok(None) };
+    let key = NodesKey::from_bytes(&nodes_key::read(key, "sessions.journals.keyFile")?);
+    let (password, authorities) = (config.password_file.as_deref(), config.ca_file.as_deref());
+    let user = config.user.as_deref();
+    let valkey = Valkey::new(server.clone(), user, password, authorities, config.timeout)?;
+    Ok(Some((key, valkey)))
 }

@@ -8,6 +8,15 @@ use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundK
 use ring::hkdf::{HKDF_SHA256, Prk, Salt};
 
 use crate::hex::hex;
+use crate::node::{NodeName, node_of};
+
+/// The beginning of the names of all journals on the server.
+const NAMES: &str = "isolator:journal:";
+
+/// The beginning of the names of a node's journals, by which it finds them when it was started again.
+pub(super) fn names_of(node: &NodeName) -> String {
+    format!("{NAMES}{node}:")
+}
 
 /// The first byte of a record: the version of its form.
 const VERSION: u8 = 1;
@@ -50,14 +59,15 @@ impl NodesKey {
         let key: UnboundKey = self.0.expand(&[&sealing], &CHACHA20_POLY1305).ok()?.into();
         let mut name = [0; 32];
         self.0.expand(&[&naming], HKDF_SHA256).ok()?.fill(&mut name).ok()?;
-        let name = format!("isolator:journal:{}", hex(&name));
+        let names = node_of(handle).map_or_else(|| NAMES.to_owned(), |node| names_of(&node));
+        let name = format!("{names}{}", hex(&name));
         Some(SessionKey { name, key: LessSafeKey::new(key) })
     }
 }
 
 /// The key of a session.
 pub(super) struct SessionKey {
-    /// The name of its journal on the server. It tells nothing of the client and the handle.
+    /// The name of its journal on the server. It tells nothing of the client, and of the handle only the node.
     pub(super) name: String,
     key: LessSafeKey,
 }
@@ -134,6 +144,11 @@ mod tests {
             assert_ne!(other.name, own.name);
             assert_eq!(other.open(None, 3, record.clone()), no);
         }
+        // The node can find its own journals, and nothing else is in their names.
+        let handle = format!("n1-{}", "ab".repeat(16));
+        let named = key(1, "one", &handle).name;
+        let digits = named.strip_prefix(&names_of(&"n1".parse().unwrap())).unwrap();
+        assert!(digits.len() == 64 && !digits.contains("abab"), "{named}");
         // The name of a client and the handle are kept apart.
         assert_ne!(key(1, "one", "n1").name, key(1, "onen", "1").name);
         for at in 0..record.len() {

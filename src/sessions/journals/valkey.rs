@@ -3,14 +3,14 @@
 
 use std::future::Future;
 use std::io;
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use isolator_pool::lock::lock;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, RedisConnectionInfo, RedisError};
 use rustls::pki_types::pem::PemObject as _;
@@ -23,11 +23,23 @@ use tokio_rustls::TlsConnector;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
+use super::MAX_LIST_BYTES;
 use crate::config::JournalServer;
 use crate::nodes_key::read_secret;
 
 /// Bytes that the server can send while a connection is made, and in answers to commands that only write.
 const SHORT: usize = 64 << 10;
+
+/// How many names the server looks at for each answer with some, the longest that journals have, and how many are taken at most.
+const NAMES: usize = 64;
+const MAX_NAME: usize = 256;
+const MAX_FOUND: usize = 100_000;
+
+/// How many such answers are read at most: those for sixteen million keys.
+const MAX_ANSWERS: usize = 1 << 18;
+
+/// The longest time for which a journal is taken to be kept.
+const LONGEST: Duration = Duration::from_hours(24 * 365);
 
 /// What each line break that the server sends counts for, beyond itself: the parser makes a value of this many bytes out of each, and
 /// a list of them that grows.
@@ -67,12 +79,25 @@ pub(crate) enum ValkeyError {
     Changed,
 }
 
+impl ValkeyError {
+    /// Whether the connection is not there or can't be used any longer. Otherwise the server has refused something.
+    pub(super) fn is_of_connection(&self) -> bool {
+        match self {
+            Self::Connect(_) | Self::Timeout(_) => true,
+            Self::Refused(error) => error.code().is_none(),
+            Self::Changed => false,
+        }
+    }
+}
+
 /// A server, and how to connect to it.
 pub(super) struct Valkey {
     server: JournalServer,
     login: RedisConnectionInfo,
     tls: Option<(TlsConnector, ServerName<'static>)>,
     timeout: Duration,
+    /// Connections that have read a journal and can read another one.
+    idle: Mutex<Vec<Connection>>,
     tasks: TaskTracker,
 }
 
@@ -106,7 +131,7 @@ impl Valkey {
             login =
                 login.set_password(password.ok_or_else(|| ServerError::NoPassword(path.into()))?);
         }
-        if !server.has_tls && password.is_some() && !is_loopback(&server.host) {
+        if password.is_some() && server.is_exposed() {
             tracing::warn!(
                 "sessions.journals.address: the password goes to another machine without TLS, so machines between them can read it; \
                  use rediss://"
@@ -116,12 +141,7 @@ impl Valkey {
             true => Some((connector(authorities)?, name_of(&server.host)?)),
             false => None,
         };
-        Ok(Self { server, login, tls, timeout, tasks: TaskTracker::new() })
-    }
-
-    /// A connection for commands that only write.
-    pub(super) async fn connect(&self) -> Result<Connection, ValkeyError> {
-        self.connect_for(SHORT).await
+        Ok(Self { server, login, tls, timeout, idle: Mutex::default(), tasks: TaskTracker::new() })
     }
 
     /// The records of a journal, of up to `most` bytes.
@@ -130,24 +150,68 @@ impl Valkey {
         name: &str,
         most: usize,
     ) -> Result<Vec<Vec<u8>>, ValkeyError> {
-        // Records are as random bytes, of which one in 256 is a line break.
-        let mut connection = self.connect_for(most.saturating_mul(2).saturating_add(SHORT)).await?;
-        let mut command = redis::cmd("LRANGE");
-        command.arg(name).arg(0).arg(-1);
-        within(self.timeout, command.query_async(&mut connection.commands)).await
+        let idle = lock(&self.idle).pop();
+        if let Some(connection) = idle {
+            match connection.records(name, most).await {
+                // The server has closed it, or was started again.
+                Err(ValkeyError::Refused(error)) if error.code().is_none() => {}
+                read => return self.keep_idle(connection, read),
+            }
+        }
+        let connection = self.connect().await?;
+        let read = connection.records(name, most).await;
+        self.keep_idle(connection, read)
     }
 
-    async fn connect_for(&self, most: usize) -> Result<Connection, ValkeyError> {
+    /// Keeps a connection for the next one if it has answered. There are as many as journals can be read at once.
+    fn keep_idle<T>(
+        &self,
+        connection: Connection,
+        answered: Result<T, ValkeyError>,
+    ) -> Result<T, ValkeyError> {
+        if answered.is_ok() {
+            lock(&self.idle).push(connection);
+        }
+        answered
+    }
+
+    /// The journals whose names begin with this, which is no pattern: the name of each, its bytes, and how long it is kept.
+    pub(super) async fn journals_of(
+        &self,
+        beginning: &str,
+    ) -> Result<Vec<(String, usize, Duration)>, ValkeyError> {
+        let connection = self.connect().await?;
+        let (mut found, mut cursor) = (Vec::new(), 0);
+        for _ in 0..MAX_ANSWERS {
+            let (next, mut names) = connection.names(beginning, cursor).await?;
+            names.retain(|name| name.starts_with(beginning) && name.len() <= MAX_NAME);
+            for (name, (bytes, left)) in names.iter().zip(connection.sizes(&names).await?) {
+                // One that has gone meanwhile has no size.
+                if let (Some(bytes), Ok(left)) = (bytes, u64::try_from(left)) {
+                    let bytes = bytes.try_into().unwrap_or(usize::MAX).min(MAX_LIST_BYTES);
+                    found.push((name.clone(), bytes, Duration::from_millis(left).min(LONGEST)));
+                }
+            }
+            cursor = next;
+            if cursor == 0 || found.len() > MAX_FOUND {
+                break;
+            }
+        }
+        Ok(found)
+    }
+
+    /// A connection for commands with short answers.
+    pub(super) async fn connect(&self) -> Result<Connection, ValkeyError> {
         let connecting = async {
             let JournalServer { host, port, .. } = &self.server;
             let stream = TcpStream::connect((host.as_str(), *port)).await;
             let stream = stream.map_err(ValkeyError::Connect)?;
             stream.set_nodelay(true).map_err(ValkeyError::Connect)?;
             match &self.tls {
-                None => self.begin(stream, most).await,
+                None => self.begin(stream).await,
                 Some((connector, name)) => {
                     let stream = connector.connect(name.clone(), stream).await;
-                    self.begin(stream.map_err(ValkeyError::Connect)?, most).await
+                    self.begin(stream.map_err(ValkeyError::Connect)?).await
                 }
             }
         };
@@ -155,11 +219,11 @@ impl Valkey {
         timed.unwrap_or(Err(ValkeyError::Timeout(self.timeout)))
     }
 
-    async fn begin<S>(&self, stream: S, most: usize) -> Result<Connection, ValkeyError>
+    async fn begin<S>(&self, stream: S) -> Result<Connection, ValkeyError>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let allowance = Arc::new(AtomicUsize::new(most));
+        let allowance = Arc::new(AtomicUsize::new(SHORT));
         let stream = Bounded { stream, allowance: Arc::clone(&allowance) };
         // The deadlines are ours.
         let config = AsyncConnectionConfig::new().set_response_timeout(None);
@@ -175,6 +239,55 @@ impl Valkey {
 }
 
 impl Connection {
+    /// The same with another time for each command.
+    pub(super) fn within(self, timeout: Duration) -> Self {
+        Self { timeout, ..self }
+    }
+
+    /// The records of a journal, of up to `most` bytes.
+    pub(super) async fn records(
+        &self,
+        name: &str,
+        most: usize,
+    ) -> Result<Vec<Vec<u8>>, ValkeyError> {
+        // Records are as random bytes, of which one in 256 is a line break.
+        self.allowance.store(most.saturating_mul(2).saturating_add(SHORT), Ordering::Relaxed);
+        let mut command = redis::cmd("LRANGE");
+        command.arg(name).arg(0).arg(-1);
+        within(self.timeout, command.query_async(&mut self.commands.clone())).await
+    }
+
+    /// Some names that begin with this, and the cursor of the next ones, which is 0 at the end.
+    pub(super) async fn names(
+        &self,
+        beginning: &str,
+        cursor: u64,
+    ) -> Result<(u64, Vec<String>), ValkeyError> {
+        self.allowance.store(SHORT, Ordering::Relaxed);
+        let mut command = redis::cmd("SCAN");
+        command.arg(cursor).arg("MATCH").arg(format!("{beginning}*")).arg("COUNT").arg(NAMES);
+        within(self.timeout, command.query_async(&mut self.commands.clone())).await
+    }
+
+    /// How much memory each of some journals takes there, and for how many milliseconds it is kept.
+    pub(super) async fn sizes(
+        &self,
+        names: &[String],
+    ) -> Result<Vec<(Option<u64>, i64)>, ValkeyError> {
+        if names.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut pipe = redis::pipe();
+        for name in names {
+            pipe.cmd("MEMORY").arg("USAGE").arg(name).cmd("PTTL").arg(name);
+        }
+        let answers: Vec<Option<i64>> = self.query(&pipe).await?;
+        let pairs = answers.as_chunks::<2>().0.iter();
+        Ok(pairs
+            .map(|[bytes, left]| (bytes.and_then(|it| it.try_into().ok()), left.unwrap_or(-1)))
+            .collect())
+    }
+
     /// Writes a journal anew, with its first record.
     pub(super) async fn write(
         &self,
@@ -247,10 +360,6 @@ fn millis(time: Duration) -> u64 {
 
 fn read(path: &Path) -> Result<Vec<u8>, ServerError> {
     std::fs::read(path).map_err(|source| ServerError::Unreadable { path: path.into(), source })
-}
-
-fn is_loopback(host: &str) -> bool {
-    host.parse().map_or(host == "localhost", |ip: IpAddr| ip.is_loopback())
 }
 
 fn name_of(host: &str) -> Result<ServerName<'static>, InvalidDnsNameError> {

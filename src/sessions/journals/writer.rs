@@ -1,73 +1,33 @@
-//! The task that writes journals to the server: the line of sessions that have something new, and what becomes of it when the
-//! server does not answer.
+//! The tasks that write journals to the server, and what becomes of those that can't be written.
+//!
+//! One task writes what is in the line, several journals at once. If the server can't be reached, it waits, and all with it. A journal that
+//! fails by itself, such as one that the server refuses or that is too large for the line to it, leaves the line: another task tries it
+//! with a connection of its own and more time, less and less often.
 
-use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use isolator_pool::counts::Count;
 use isolator_pool::error_chain::error_chain;
 use isolator_pool::lock::lock;
-use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::kept::Kept;
-use super::seal::{GENERATION_LEN, SealError};
+use super::Shared;
+use super::line::{Failure, NextFailing, Position};
+use super::seal::{self, GENERATION_LEN, SealError, SessionKey};
 use super::stored::{Record, RecordError};
 use super::valkey::{Connection, ValkeyError};
-use super::{Shared, seal::SessionKey};
 use crate::sessions::OpenSession;
-
-/// How many journals are written at once.
-const BATCH: usize = 16;
 
 /// The shortest and the longest pause after a failure.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
 
-/// Bytes of the sessions that have ended and whose journals wait to be written, and what each takes besides its journal.
-const MAX_ENDED: usize = 32 << 20;
-const ENDED_OVERHEAD: usize = 8 << 10;
+/// How much longer a journal can take that could not be written with others.
+const TIME_ALONE: u32 = 5;
 
 /// A journal that takes longer to be sealed than a task should run.
 const LARGE: usize = 256 << 10;
-
-/// What the server has of a session's journal.
-#[derive(Debug, Default)]
-pub(in crate::sessions) struct Published {
-    /// `None` if the journal must be written anew.
-    at: Option<Position>,
-    place: Place,
-    has_ended: bool,
-    /// Bytes with which it counts among those that have ended and wait in the line.
-    counted: Option<usize>,
-    /// Whether the last writing has failed.
-    has_failed: bool,
-    /// Whether the client knows that.
-    is_told: bool,
-}
-
-/// Whether a session is in the line.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-enum Place {
-    #[default]
-    Out,
-    Waiting,
-    Writing,
-    /// Something came while it was being written.
-    WritingAndWaiting,
-}
-
-/// How much of a journal the server has.
-#[derive(Debug, Clone, Copy)]
-struct Position {
-    generation: [u8; GENERATION_LEN],
-    records: u32,
-    /// Bytes of the first record, and of those after it.
-    bytes: (usize, usize),
-    progress: (u64, u64),
-}
 
 /// Why a journal was not written.
 #[derive(Debug, thiserror::Error)]
@@ -80,131 +40,13 @@ enum WriteError {
     Record(#[from] RecordError),
 }
 
-/// The line of sessions whose journals have something new.
-pub(super) struct Writer {
-    /// Bytes of a journal.
-    most: usize,
-    /// Bytes of all journals on the server.
-    max: usize,
-    line: Mutex<Line>,
-    wake: Notify,
-    /// Whether the server did not answer the last time.
-    is_away: AtomicBool,
-    written: Count,
-    failed: Count,
-}
-
-/// The sessions that wait, the first one first.
-#[derive(Default)]
-struct Line {
-    sessions: VecDeque<Arc<OpenSession>>,
-    /// Bytes of those that have ended.
-    ended_bytes: usize,
-}
-
-impl Line {
-    /// Counts a session that waits, if it has ended and is not yet counted.
-    fn count(&mut self, session: &OpenSession, published: &mut Published) {
-        if published.has_ended && published.counted.is_none() {
-            let bytes = lock(&session.journal).weight() + ENDED_OVERHEAD;
-            published.counted = Some(bytes);
-            self.ended_bytes += bytes;
+impl WriteError {
+    /// Whose fault it is, if the connection was there.
+    fn failure(&self) -> Failure {
+        match self {
+            Self::Server(error) if error.is_of_connection() => Failure::Broken,
+            Self::Server(_) | Self::Seal(_) | Self::Record(_) => Failure::Own,
         }
-    }
-}
-
-impl Writer {
-    pub(super) fn new(most: usize, max: usize) -> Self {
-        Self {
-            most,
-            max,
-            line: Mutex::default(),
-            wake: Notify::new(),
-            is_away: AtomicBool::new(false),
-            written: Count::default(),
-            failed: Count::default(),
-        }
-    }
-
-    /// Puts a session into the line, in which it is once.
-    pub(super) fn changed(&self, session: &Arc<OpenSession>, has_ended: bool) {
-        let mut line = lock(&self.line);
-        let mut published = lock(&session.published);
-        published.has_ended |= has_ended;
-        match published.place {
-            Place::Out => published.place = Place::Waiting,
-            Place::Waiting => {
-                line.count(session, &mut published);
-                drop(published);
-                return self.bound(&mut line);
-            }
-            Place::Writing => {
-                published.place = Place::WritingAndWaiting;
-                return;
-            }
-            Place::WritingAndWaiting => return,
-        }
-        self.push(line, session, published);
-    }
-
-    fn push(
-        &self,
-        mut line: MutexGuard<'_, Line>,
-        session: &Arc<OpenSession>,
-        mut published: MutexGuard<'_, Published>,
-    ) {
-        line.count(session, &mut published);
-        drop(published);
-        line.sessions.push_back(Arc::clone(session));
-        self.bound(&mut line);
-        drop(line);
-        self.wake.notify_one();
-    }
-
-    /// Drops the sessions that have ended first, if those that have ended take too much. Those that are open are few.
-    fn bound(&self, line: &mut Line) {
-        let mut at = 0;
-        while line.ended_bytes > MAX_ENDED && at < line.sessions.len() {
-            let mut published = lock(&line.sessions[at].published);
-            let Some(bytes) = published.counted.take() else {
-                at += 1;
-                continue;
-            };
-            published.place = Place::Out;
-            drop(published);
-            line.ended_bytes -= bytes;
-            line.sessions.remove(at);
-            self.failed.add(1);
-        }
-    }
-
-    fn take(&self) -> Vec<Arc<OpenSession>> {
-        let mut line = lock(&self.line);
-        let length = line.sessions.len().min(BATCH);
-        let batch: Vec<_> = line.sessions.drain(..length).collect();
-        for session in &batch {
-            let mut published = lock(&session.published);
-            published.place = Place::Writing;
-            line.ended_bytes -= published.counted.take().unwrap_or_default();
-        }
-        batch
-    }
-
-    /// Counts for operators: journals that were written, and failures.
-    pub(super) fn counts(&self) -> (u64, u64) {
-        (self.written.get(), self.failed.get())
-    }
-
-    /// A note for the client if the journal of its session is not complete on the server; once for each failure.
-    pub(super) fn note(&self, session: &OpenSession) -> Option<String> {
-        let mut published = lock(&session.published);
-        let is_missing = published.has_failed || self.is_away.load(Ordering::Relaxed);
-        if !is_missing || std::mem::replace(&mut published.is_told, true) {
-            return None;
-        }
-        let note = "the journal of this session is not complete on the server that keeps journals, which does not answer: if this \
-                    node is lost before it does, replay on another node lacks the last steps";
-        Some(note.to_owned())
     }
 }
 
@@ -212,7 +54,6 @@ impl Writer {
 pub(super) async fn run(shared: Arc<Shared>) {
     let writer = &shared.writer;
     let mut connection: Option<Connection> = None;
-    let mut kept = Kept::new(writer.max);
     let mut pause = PAUSE.0;
     loop {
         let is_closing = shared.closing.is_cancelled();
@@ -227,17 +68,17 @@ pub(super) async fn run(shared: Arc<Shared>) {
             }
             continue;
         }
-        let failure = write(&shared, &mut connection, batch, &mut kept).await.err();
+        let failure = write(&shared, &mut connection, batch).await.err();
         match failure {
             None => {
                 pause = PAUSE.0;
                 if writer.is_away.swap(false, Ordering::Relaxed) {
                     tracing::info!("journals are written again");
+                    writer.try_all();
                 }
             }
             Some(error) => {
                 connection = None;
-                writer.failed.add(1);
                 if !writer.is_away.swap(true, Ordering::Relaxed) {
                     let error = error_chain(&error);
                     tracing::warn!(
@@ -258,77 +99,166 @@ pub(super) async fn run(shared: Arc<Shared>) {
     }
 }
 
-/// Writes what is new in the journals of some sessions. Those that fail come into the line again.
+/// Writes what is new in the journals of some sessions. Those that fail come into the line again, or among those that are tried by
+/// themselves.
+///
+/// # Errors
+///
+/// When the server could not be reached, or none of them could be written because the connection broke.
 async fn write(
     shared: &Shared,
     connection: &mut Option<Connection>,
     batch: Vec<Arc<OpenSession>>,
-    kept: &mut Kept,
 ) -> Result<(), WriteError> {
-    let connection = match connection {
+    let writer = &shared.writer;
+    let used = match connection {
         Some(connection) => connection,
         None => match shared.valkey.connect().await {
             Ok(made) => connection.insert(made),
             Err(error) => {
                 for session in &batch {
-                    shared.writer.has_failed(session);
+                    writer.has_failed(session, Failure::Unreachable);
                 }
                 return Err(error.into());
             }
         },
     };
-    let written = batch.iter().map(|session| write_one(shared, connection, session));
-    let mut failure = None;
-    for (session, written) in batch.iter().zip(join_all(written).await) {
+    let written = join_all(batch.iter().map(|session| write_one(shared, used, session))).await;
+    let has_one = written.iter().any(Result::is_ok);
+    let mut broken = None;
+    for (session, written) in batch.iter().zip(written) {
         match written {
-            Ok(None) => {}
-            Ok(Some(Written { name, position, keep })) => {
-                let bytes = position.bytes.0 + position.bytes.1;
-                kept.note(name, bytes, &session.client, Instant::now() + keep);
-                shared.writer.has_written(session, position);
-            }
+            Ok(written) => note(shared, session, written),
             Err(error) => {
-                shared.writer.has_failed(session);
-                failure = Some(error);
+                // Where others are written, it is no fault of the server.
+                let why = if has_one { Failure::Own } else { error.failure() };
+                fails(shared, session, why, &error);
+                if error.failure() == Failure::Broken {
+                    broken = Some(error);
+                }
             }
         }
     }
-    // If the server fails, they are removed after the next writing.
-    let too_many = kept.make_room();
-    if failure.is_none() && !too_many.is_empty() {
-        tracing::info!(
-            journals = too_many.len(),
-            "journals are removed from their server to make room"
-        );
-        connection.remove(&too_many).await?;
-        kept.are_removed();
+    match broken {
+        None => make_room(shared, used).await,
+        Some(error) => {
+            // It may still be busy with what took too long.
+            *connection = None;
+            if has_one { Ok(()) } else { Err(error) }
+        }
     }
-    failure.map_or(Ok(()), Err)
 }
 
-impl Writer {
-    fn has_written(&self, session: &Arc<OpenSession>, position: Position) {
-        self.written.add(1);
-        let line = lock(&self.line);
-        let mut published = lock(&session.published);
-        published.at = Some(position);
-        published.has_failed = false;
-        published.is_told = false;
-        let is_changed = published.place == Place::WritingAndWaiting;
-        published.place = if is_changed { Place::Waiting } else { Place::Out };
-        if is_changed {
-            self.push(line, session, published);
+/// Removes journals from the server, if there are too many.
+async fn make_room(shared: &Shared, connection: &Connection) -> Result<(), WriteError> {
+    let too_many = lock(&shared.writer.kept).make_room();
+    if !too_many.is_empty() {
+        let journals = too_many.len();
+        tracing::info!(journals, "journals are removed from their server to make room");
+        // If this fails, they are removed after the next writing.
+        connection.remove(&too_many).await?;
+        lock(&shared.writer.kept).are_removed(&too_many);
+    }
+    Ok(())
+}
+
+/// Notes what was written of a session's journal.
+fn note(shared: &Shared, session: &Arc<OpenSession>, written: Option<Written>) {
+    let Some(Written { name, position, keep }) = written else {
+        return shared.writer.has_none(session);
+    };
+    let bytes = position.bytes.0 + position.bytes.1;
+    lock(&shared.writer.kept).note(name, bytes, &session.client, Instant::now() + keep);
+    shared.writer.has_written(session, position);
+}
+
+fn fails(shared: &Shared, session: &Arc<OpenSession>, why: Failure, error: &WriteError) {
+    if shared.writer.has_failed(session, why) {
+        tracing::warn!(
+            client = %session.client,
+            error = error_chain(error),
+            "the journal of a session can't be written to its server, and is tried again by itself"
+        );
+    }
+}
+
+/// Tries the journals again that could not be written with others, until the server closes: each by itself, with a connection of its own
+/// and more time.
+pub(super) async fn retry(shared: Arc<Shared>) {
+    let writer = &shared.writer;
+    loop {
+        let is_closing = shared.closing.is_cancelled();
+        let until = match writer.take_failing(is_closing) {
+            NextFailing::Now(session) => {
+                let failure = write_alone(&shared, &session).await.err();
+                match failure {
+                    // It is tried no more.
+                    Some(_) if is_closing => writer.failed.add(1),
+                    Some((why, error)) => fails(&shared, &session, why, &error),
+                    None => {}
+                }
+                continue;
+            }
+            NextFailing::At(until) => Some(until),
+            NextFailing::None if is_closing => return,
+            NextFailing::None => None,
+        };
+        let sleep = async {
+            match until {
+                Some(until) => tokio::time::sleep_until(until).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = sleep => {}
+            () = writer.wake_failing.notified() => {}
+            () = shared.closing.cancelled() => {}
         }
     }
+}
 
-    fn has_failed(&self, session: &Arc<OpenSession>) {
-        let line = lock(&self.line);
-        let mut published = lock(&session.published);
-        // It is not known what the server has.
-        published.at = None;
-        published.has_failed = true;
-        published.place = Place::Waiting;
-        self.push(line, session, published);
+async fn write_alone(
+    shared: &Shared,
+    session: &Arc<OpenSession>,
+) -> Result<(), (Failure, WriteError)> {
+    let connected = shared.valkey.connect().await;
+    let connection = connected.map_err(|error| (Failure::Unreachable, error.into()))?;
+    let connection = connection.within(shared.config.timeout.saturating_mul(TIME_ALONE));
+    match write_one(shared, &connection, session).await {
+        Ok(written) => {
+            note(shared, session, written);
+            Ok(())
+        }
+        Err(error) => Err((Failure::Own, error)),
+    }
+}
+
+/// Counts the journals that this node has kept on the server before it was started again, so that they make room with the others.
+pub(super) async fn count_former(shared: Arc<Shared>) {
+    let Some(node) = &shared.node else { return };
+    let mut pause = PAUSE.0;
+    loop {
+        match shared.valkey.journals_of(&seal::names_of(node)).await {
+            Ok(found) => {
+                let now = Instant::now();
+                let mut kept = lock(&shared.writer.kept);
+                for (name, bytes, left) in found {
+                    kept.note_former(name, bytes, now + left);
+                }
+                return;
+            }
+            Err(error) if !error.is_of_connection() => {
+                let error = error_chain(&error);
+                tracing::warn!(
+                    error,
+                    "journals that this node has kept before can't be counted, so they do not count for sessions.journals.maxMB"
+                );
+                return;
+            }
+            Err(_) => {}
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(PAUSE.1);
     }
 }
 
@@ -357,11 +287,7 @@ async fn write_one(
 ) -> Result<Option<Written>, WriteError> {
     let Some(key) = shared.key.of_session(&session.client, &session.id) else { return Ok(None) };
     let key = Arc::new(key);
-    let (at, has_ended) = {
-        let mut published = lock(&session.published);
-        published.place = Place::Writing;
-        (published.at, published.has_ended)
-    };
+    let (at, has_ended) = shared.writer.begin(session);
     let left = session.lifetime.oldest().saturating_duration_since(Instant::now());
     let left = if has_ended { Duration::ZERO } else { left };
     let keep = shared.config.keep_for.saturating_add(left);

@@ -1,11 +1,13 @@
 //! The listener for operators: metrics, the page of the state, and health, at an address of its own, next to clients on any transport.
 //!
 //! Its answers are not for clients, so it has tokens of its own, or answers only this machine. All that it changes is that the
-//! configuration is loaded again, and that the server is taken out of use. Without tokens, requests must name this machine, so that no web page reads it under a name of the page's (DNS rebinding).
+//! configuration is loaded again, and that the server is taken out of use. Some tokens can only read the metrics. Without tokens,
+//! requests must name this machine, so that no web page reads it under a name of the page's (DNS rebinding).
 
 use std::convert::Infallible;
 use std::future::ready;
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
@@ -32,7 +34,7 @@ use crate::current::Current;
 use crate::metrics::{Format, Metrics};
 use crate::node::Node;
 use crate::notice::Notice;
-use crate::web::{LOCAL_HOSTS, Refused, Tokens, client_of};
+use crate::web::{LOCAL_HOSTS, Tokens, client_of};
 
 /// Connections at the same time: more than operators have, and few compared to those of clients.
 const MAX_CONNECTIONS: usize = 32;
@@ -47,6 +49,13 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// Advice about too many connections.
 const HINT: &str = "see which programs ask the listener for operators, and why so often";
+
+/// The path of the metrics.
+const METRICS: &str = "/metrics";
+
+/// The answer to a token that can only read the metrics.
+const METRICS_ONLY: &str =
+    "this token can only read /metrics; operators have tokens of admin.tokens\n";
 
 /// The answer where nothing is.
 const NOTHING_HERE: &str = "there is nothing here: the state is at /status, metrics at /metrics, checks of health at /healthz and /readyz\n";
@@ -95,8 +104,8 @@ pub(crate) struct Serving {
 /// The operators that are answered.
 #[derive(Debug)]
 pub(crate) enum Guard {
-    /// Those with one of the tokens.
-    Tokens(Tokens),
+    /// Those with one of the tokens, and others that can only read the metrics.
+    Tokens { operators: Tokens, metrics: Option<Tokens> },
     /// This machine, under one of its own names.
     ThisMachine(IpAddr),
 }
@@ -149,7 +158,7 @@ impl Admin {
         let of_drain = health.clone();
         let watching = AbortOnDropHandle::new(tasks.spawn(metrics.clone().watch()));
         let router = Router::new()
-            .route("/metrics", get(move |headers: HeaderMap| ready(written(&metrics, &headers))))
+            .route(METRICS, get(move |headers: HeaderMap| ready(written(&metrics, &headers))))
             .route("/status", get(async || page()))
             .route("/status.json", get(move || ready(status(&of_status, &of_health))))
             .route(
@@ -193,7 +202,7 @@ pub(super) fn problem(config: &Config) -> Option<String> {
 
 /// Lets a request through, or refuses it.
 async fn check(State(guard): State<Current<Guard>>, request: Request, next: Next) -> Response {
-    match guard.get().refusal(request.headers()) {
+    match guard.get().refusal(request.uri().path(), request.headers()) {
         Some(refusal) => refusal,
         None => next.run(request).await,
     }
@@ -201,17 +210,28 @@ async fn check(State(guard): State<Current<Guard>>, request: Request, next: Next
 
 impl Guard {
     fn new(config: &Config, bound: IpAddr) -> anyhow::Result<Self> {
-        let tokens = config.admin.tokens.clone().map(Tokens::read).transpose();
-        match tokens.context("admin.tokens")? {
-            Some(tokens) => Ok(Self::Tokens(tokens)),
+        let read = |path: &Option<PathBuf>| path.clone().map(Tokens::read).transpose();
+        let metrics = read(&config.admin.metrics_tokens).context("admin.metricsTokens")?;
+        match read(&config.admin.tokens).context("admin.tokens")? {
+            Some(operators) => Ok(Self::Tokens { operators, metrics }),
             None if bound.is_loopback() => Ok(Self::ThisMachine(bound)),
             None => bail!("admin.tokens is required, because other machines can reach {bound}"),
         }
     }
 
-    fn refusal(&self, headers: &HeaderMap) -> Option<Response> {
+    /// Why a request for a path is refused, if it is. The metrics are only read, so its method does not matter.
+    fn refusal(&self, path: &str, headers: &HeaderMap) -> Option<Response> {
         match self {
-            Self::Tokens(tokens) => client_of(tokens, headers).err().map(Refused::into_response),
+            Self::Tokens { operators, metrics } => {
+                let refused = client_of(operators, headers).err()?;
+                let is_reader =
+                    metrics.as_ref().is_some_and(|metrics| client_of(metrics, headers).is_ok());
+                match is_reader {
+                    true if path == METRICS => None,
+                    true => Some((StatusCode::FORBIDDEN, METRICS_ONLY).into_response()),
+                    false => Some(refused.into_response()),
+                }
+            }
             Self::ThisMachine(address) => {
                 let is_own = names_this_machine(headers, *address);
                 let refusal =

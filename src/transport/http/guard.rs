@@ -25,9 +25,9 @@ use super::accept;
 use super::alive::{self, Alive, Pace};
 use super::sessions::{SessionAccess, Sessions, Use};
 use crate::calls::budget::Budget;
-use crate::calls::{Again, CallOutcome};
+use crate::calls::{Again, CallOutcome, QueueDeadline};
 use crate::current::Current;
-use crate::mcp::caller::{ConnectedClient, MaxQueue};
+use crate::mcp::caller::ConnectedClient;
 use crate::node::LostHandle;
 use crate::transport::message::{self, Limits, MAX_MESSAGE, Shortened};
 use crate::web::{
@@ -227,7 +227,7 @@ impl Guard {
         let asks_for_status = is_post && asks_for_status(&parts.headers);
         if asks_for_status {
             // A refusal has to come before the answer begins.
-            parts.extensions.insert(MaxQueue(self.keep_alive / 2));
+            parts.extensions.insert(QueueDeadline::of_answer_within(self.keep_alive));
         }
         accept::complete(&parts.method, &mut parts.headers);
         let is_delete = parts.method == Method::DELETE;

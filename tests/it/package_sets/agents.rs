@@ -19,7 +19,8 @@ async fn open(world: &World, packages: bool) -> Session {
     let resources = world.language.sandbox.resources;
     let packages = packages.then(|| world.module("parcel", "weight = 3"));
     let kernel = world.language.kernel_command(resources.memory);
-    let request = SessionRequest { kernel, resources, packages, checkpoints: 2, max_queue: None };
+    let (checkpoints, max_queue, installer) = (2, None, None);
+    let request = SessionRequest { kernel, resources, packages, installer, checkpoints, max_queue };
     let opened = world.pools.open_session(&world.language.name, &Client::Host, &request).await;
     opened.expect("a session").0
 }

@@ -12,6 +12,7 @@ async fn open(world: &World, set: &std::sync::Arc<isolator_pool::packages::Packa
         kernel: world.language.kernel_command(resources.memory),
         resources,
         packages: Some(set.clone()),
+        installer: None,
         checkpoints: 2,
         max_queue: None,
     };

@@ -1,19 +1,22 @@
 #!/bin/sh
 # Writes HAProxy's configuration for the nodes in a cluster: that of contrib/haproxy, with NODES servers whose names are those of
 # the pods and whose addresses DNS knows.
-#   kubernetes.sh HAPROXY_CFG >haproxy.cfg
+#   kubernetes.sh HAPROXY_CFG FOLDER
+#
+# HAProxy takes tcp-ut, by which it finds calls that a lost node has never got, only on a line with an address. So each server begins
+# with one that nothing has, and gets its name right after the start, from HAProxy itself.
 set -eu
 : "${NODES:?the number of nodes}" "${SERVICE:?the headless service of the nodes}"
 servers=
 number=0
 while [ "$number" -lt "$NODES" ]; do
-    name=isolator-$number
-    servers="$servers    server $name $name.$SERVICE:8000 tcp-ut 1500 resolvers cluster init-addr none\\n"
+    servers="$servers    server isolator-$number 192.0.2.1:8000 tcp-ut 1500 resolvers cluster\\n"
     number=$((number + 1))
 done
 # The first server line of each list becomes all of them, and the others go.
-sed -e "s/^    server n1 .*/$servers/" -e '/^    server n[0-9]/d' -e 's,^    log /dev/log local0,    log stdout format raw local0,' "$1"
-cat <<END
+sed -e "s/^    server n1 .*/$servers/" -e '/^    server n[0-9]/d' -e 's,^    log /dev/log local0,    log stdout format raw local0,' \
+    -e "s,^global,&\n    lua-load $2/names.lua," "$1" >"$2/haproxy.cfg"
+cat >>"$2/haproxy.cfg" <<END
 
 resolvers cluster
     parse-resolv-conf
@@ -23,4 +26,19 @@ resolvers cluster
     hold other 1s
     timeout resolve 1s
     timeout retry 500ms
+END
+cat >"$2/names.lua" <<END
+-- Gives each server its name, of which DNS knows the address.
+core.register_task(function()
+    for backend, about in pairs(core.backends) do
+        for server in pairs(about.servers) do
+            local socket = core.tcp()
+            socket:settimeout(5)
+            assert(socket:connect("/run/haproxy/admin.sock"))
+            socket:send("set server " .. backend .. "/" .. server .. " fqdn " .. server .. ".$SERVICE\n")
+            core.Info(server .. " of " .. backend .. ": " .. (socket:receive("*l") or ""))
+            socket:close()
+        end
+    end
+end)
 END

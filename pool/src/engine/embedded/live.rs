@@ -44,9 +44,14 @@ pub(super) struct Live {
     /// The launcher that made it. The sandbox ends together with it.
     launcher: Weak<LauncherClient>,
     image: Arc<Held>,
-    /// The set of packages that it was given.
-    pub(super) packages: Option<BoundSet>,
+    /// The set of packages that it was given before its program began.
+    packages: Option<BoundSet>,
+    /// The number of sets that it was given while it ran.
+    later_sets: u32,
 }
+
+/// Sets that a sandbox can be given while it runs. Each is a mount, and stays as long as the sandbox.
+const MAX_LATER_SETS: u32 = 64;
 
 /// A set of packages that a sandbox was given, or a template has. It may end before them.
 #[derive(Debug, Clone)]
@@ -73,6 +78,35 @@ impl Live {
             launcher: Arc::downgrade(launcher),
             image,
             packages: None,
+            later_sets: 0,
+        }
+    }
+
+    /// Notes its set of packages, before its program begins.
+    pub(super) fn give(&mut self, set: BoundSet) -> io::Result<()> {
+        match self.packages.replace(set) {
+            Some(_) => Err(io::Error::other("it has some already")),
+            None => Ok(()),
+        }
+    }
+
+    /// Notes a set of packages that it gets while it runs.
+    pub(super) fn give_while_running(&mut self, _: BoundSet) -> io::Result<()> {
+        if self.later_sets >= MAX_LATER_SETS {
+            let message =
+                format!("it was given {MAX_LATER_SETS} sets already, and can have no more");
+            return Err(io::Error::other(message));
+        }
+        self.later_sets += 1;
+        Ok(())
+    }
+
+    /// The set of packages of its program, if that began with one. Fails if it got others since: it is not known from which of them the
+    /// program imports.
+    pub(super) fn packages(&self) -> io::Result<Option<BoundSet>> {
+        match self.later_sets {
+            0 => Ok(self.packages.clone()),
+            _ => Err(io::Error::other("it was given packages while it ran")),
         }
     }
 

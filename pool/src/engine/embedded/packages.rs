@@ -1,22 +1,24 @@
-//! Sets of packages: each sandbox is given one when its request has come, and sees no other.
+//! Sets of packages: each sandbox is given one when its request has come or when its program asks for one, and sees no other.
 
+use std::io;
 use std::path::{Component, Path};
 use std::sync::Arc;
 
 use isolator_runner::paths;
 
 use super::binder_client::BindError;
-use super::live::BoundSet;
+use super::live::{BoundSet, Live};
 use super::{EmbeddedEngine, refused};
 use crate::engine::{Call, EngineError, SandboxName};
 use crate::packages::PackageSet;
 
 impl EmbeddedEngine {
-    /// Mounts a set in a sandbox. Returns where it is there.
+    /// Mounts a set in a sandbox, which `gives` notes before. Returns where it is there.
     pub(super) async fn bind_set(
         &self,
         name: &SandboxName,
         set: &Arc<PackageSet>,
+        gives: impl FnOnce(&mut Live, BoundSet) -> io::Result<()> + Send,
     ) -> Result<String, EngineError> {
         let path = below(&set.folder, &self.settings.packages).ok_or_else(|| {
             let (folder, all) = (set.folder.display(), self.settings.packages.display());
@@ -24,11 +26,9 @@ impl EmbeddedEngine {
         })?;
         let bound =
             BoundSet { set: Arc::downgrade(set), hash: set.hash.clone(), path: path.to_owned() };
-        // Noted before the call: whatever becomes of that, the sandbox is given no other.
+        // Noted before the call, whatever becomes of that.
         let (launcher, process) = self.with_live(Call::Bind, name, |live| {
-            if live.packages.replace(bound).is_some() {
-                return Err(std::io::Error::other("it has some already"));
-            }
+            gives(live, bound)?;
             Ok((live.launcher(), Arc::clone(&live.process)))
         })?;
         let launcher = launcher.ok_or_else(|| refused(Call::Bind, "its launcher has ended"))?;

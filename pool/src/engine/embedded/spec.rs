@@ -136,11 +136,6 @@ pub(super) fn template(
 
 /// Gives a template a set of packages, whose path is below the folder of all sets. Returns whether it is a valid path.
 pub(super) fn give_packages(template: &mut Plan, set: &Path) -> bool {
-    for variable in &mut template.variables {
-        if variable.starts_with("PATH=") {
-            *variable = format!("{variable}:{}/bin", paths::PACKAGES);
-        }
-    }
     template.variables.push(format!("PYTHONUSERBASE={}", paths::PACKAGES));
     template.packages = Some(set.to_owned());
     launcher::layers(set).is_some()
@@ -278,6 +273,11 @@ fn environment(image: &[String]) -> Vec<String> {
         let name = needed.split_inclusive('=').next().unwrap_or_default();
         if !env.iter().any(|variable| variable.starts_with(name)) {
             env.push(needed.to_owned());
+        }
+    }
+    for variable in &mut env {
+        if let Some(path) = variable.strip_prefix("PATH=") {
+            *variable = format!("PATH={}", paths::search_path(path, paths::PACKAGES));
         }
     }
     env

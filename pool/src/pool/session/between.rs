@@ -75,8 +75,8 @@ impl Task {
         agent: &Hub,
         is_working: bool,
     ) -> Result<Option<Next>, EndReason> {
-        let state = Arc::clone(&self.state);
-        let others = OtherMessages { agent, usage: &state.usage };
+        let (state, installs) = (Arc::clone(&self.state), Arc::clone(&self.installs));
+        let others = OtherMessages { agent, usage: &state.usage, installs: &installs };
         let (connection, slot) = match held {
             Held::Awake(sandbox, slot) => (&mut sandbox.connection, Some(&*slot)),
             Held::Frozen(sandbox) => (&mut sandbox.connection, None),
@@ -217,7 +217,8 @@ impl Task {
     /// Waits until the runner rests, and no longer than it may take. Timeouts of what it does would pass in a frozen sandbox.
     async fn await_rest(&mut self, sandbox: &mut Sandbox<Armed>) -> Result<(), EndReason> {
         let (agent, state) = (Arc::clone(&self.agent), Arc::clone(&self.state));
-        let others = OtherMessages { agent: &agent, usage: &state.usage };
+        let installs = Arc::clone(&self.installs);
+        let others = OtherMessages { agent: &agent, usage: &state.usage, installs: &installs };
         let (mut sender, mut receiver) = sandbox.connection.split();
         let mut late = std::pin::pin!(tokio::time::sleep(MAX_UNREST));
         while !self.is_resting {

@@ -38,6 +38,7 @@ use crate::lock::lock;
 use crate::packages::PackageSet;
 use crate::pool::admission::AdmissionError;
 use crate::quote::Said;
+use crate::run::installs::Installer;
 use crate::run::outcome::{ChangedFile, Outcome};
 use crate::run::output::Watch;
 use crate::run::workspace::Workspace;
@@ -67,6 +68,8 @@ pub struct SessionRequest {
     pub resources: Resources,
     /// The set of packages that its cells can import from, if any.
     pub packages: Option<Arc<PackageSet>>,
+    /// Serves its programs' requests for packages. Without one they are refused.
+    pub installer: Option<Arc<dyn Installer>>,
     /// Maximum number of checkpoints. Each is a process of the sandbox.
     pub checkpoints: u32,
     /// How long it waits for a slot, if not for as long as others.

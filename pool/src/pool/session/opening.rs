@@ -19,6 +19,7 @@ use crate::pool::admission::Admitted;
 use crate::quote::said;
 use crate::run::Prepared;
 use crate::run::exchange::{Place, RunnerReport, Step, exchange, message};
+use crate::run::installs::Installs;
 use crate::sandbox::{Armed, Sandbox};
 
 /// Longest time for a kernel to get ready: longer than the runner allows it.
@@ -51,7 +52,12 @@ pub(crate) async fn open(
         report.map(Step::Last).ok_or(WireError::Unexpected(kind))
     };
     match exchange(sandbox, message, OPEN_TIMEOUT, Place::First, take).await? {
-        RunnerReport::Done(opened) => Ok(opened),
+        RunnerReport::Done(opened) => {
+            if let Some(why) = &opened.not_ready {
+                sandbox.kernel_not_ready(why);
+            }
+            Ok(opened)
+        }
         RunnerReport::Failed(Failed { cause: FailedCause::Packages, message }) => {
             if let Some(set) = &request.packages {
                 sandbox.engine.missed(set);
@@ -95,6 +101,7 @@ pub(crate) fn begin(
         state: Arc::clone(&state),
         turn: Arc::clone(&turn),
         agent: Arc::clone(&agent),
+        installs: Arc::new(Installs::new(&sandbox, request.installer.clone(), &shared.tasks)),
         cells: 0,
         awake_until: Instant::now() + FREEZE_AFTER,
         is_resting: false,

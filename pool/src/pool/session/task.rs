@@ -30,6 +30,7 @@ use crate::run::disks;
 use crate::run::exchange::{
     ExchangeError, Place, RunnerReport, Signals, Step, exchange, message, start_message,
 };
+use crate::run::installs::Installs;
 use crate::run::outcome::Status;
 use crate::sandbox::{Armed, Paused, Sandbox};
 
@@ -80,6 +81,8 @@ pub(super) struct Task {
     pub(super) turn: Arc<Semaphore>,
     /// Calls to its agent.
     pub(super) agent: Arc<Hub>,
+    /// Requests of its programs for packages.
+    pub(super) installs: Arc<Installs>,
     /// Number of cells so far.
     pub(super) cells: u32,
     /// Until when the sandbox stays thawed if no other client wants its slot.
@@ -264,7 +267,7 @@ impl Task {
 
     /// Messages that are no part of a command.
     pub(super) fn other_messages(&self) -> OtherMessages<'_> {
-        OtherMessages { agent: &self.agent, usage: &self.state.usage }
+        OtherMessages { agent: &self.agent, usage: &self.state.usage, installs: &self.installs }
     }
 
     async fn cell(

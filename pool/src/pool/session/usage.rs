@@ -17,6 +17,7 @@ use super::agent::Hub;
 use crate::engine::limits::Resources;
 use crate::lock::lock;
 use crate::run::exchange::Aside;
+use crate::run::installs::Installs;
 
 /// Time between two samples, and from the beginning to the first one: CPU time is counted from then.
 const EVERY: Duration = Duration::from_secs(5);
@@ -158,10 +159,11 @@ impl Taken {
     }
 }
 
-/// The messages of a session that are no part of an exchange: those of its agent, and its samples.
+/// The messages of a session that are no part of an exchange: those of its agent, its samples, and requests for packages.
 pub(super) struct OtherMessages<'a> {
     pub(super) agent: &'a Hub,
     pub(super) usage: &'a Samples,
+    pub(super) installs: &'a Installs,
 }
 
 #[async_trait::async_trait]
@@ -170,6 +172,7 @@ impl Aside for OtherMessages<'_> {
         loop {
             tokio::select! {
                 message = self.agent.outgoing() => return message,
+                message = self.installs.outgoing() => return message,
                 () = self.usage.due() => {
                     if self.usage.ask() {
                         return wire::header(Kind::Measure, 0).to_vec();
@@ -181,7 +184,7 @@ impl Aside for OtherMessages<'_> {
 
     fn take(&self, kind: Kind, payload: &[u8]) -> Result<bool, WireError> {
         if kind != Kind::Measured {
-            return self.agent.take(kind, payload);
+            return Ok(self.agent.take(kind, payload)? || self.installs.take(kind, payload)?);
         }
         let is_answer = self.usage.answered(wire::parse_message(kind, payload)?);
         if is_answer { Ok(true) } else { Err(WireError::Unexpected(kind)) }

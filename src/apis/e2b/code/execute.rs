@@ -82,7 +82,7 @@ pub(super) async fn execute(
     // A request that is refused because the audit log can't be written claims no key.
     let mut note = EXECUTE.begin(&now, &caller.client).map_err(E2bError::of_call)?;
     let keyed = key.map(|key| Keyed::new(key, &EXECUTE, &[&sandbox.id], &body));
-    let claim = keyed.map(|keyed| keyed.claim_in(&now, &caller.client, &mut note)).transpose();
+    let claim = keyed.map(|keyed| keyed.claim(&now, &caller.client, &mut note)).transpose();
     let mut claim = NotBegun(claim.map_err(E2bError::of_key)?);
     // The cell that was sent before with this key may have ended the session.
     let session = sandbox.session().inspect_err(|_| note.answered("session_gone"))?;
@@ -187,7 +187,7 @@ impl Run {
             client: self.session.client.clone(),
             watch: Some(self.watch(&so_far)),
             steps: None,
-            max_queue: None,
+            queue_deadline: None,
         };
         let (calls, session, context) =
             (self.now.calls.clone(), self.session.another(), self.context.clone());

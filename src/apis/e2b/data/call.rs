@@ -96,8 +96,8 @@ impl DataCall {
     fn begin_line(&self, line: Line) -> Result<Note, E2bError> {
         match (line, self.now.setup.audit.refusal()) {
             (Line::Of(operation), _) => self.begin(operation),
-            (Line::Own | Line::None, Some(why)) => Err(E2bError::of_call(CallError::NoAudit(why))),
-            (Line::Own | Line::None, None) => Ok(Note::default()),
+            (Line::None, Some(why)) => Err(E2bError::of_call(CallError::NoAudit(why))),
+            (Line::None, None) => Ok(Note::default()),
         }
     }
 
@@ -142,7 +142,8 @@ impl DataCall {
         let message = self.parse(head, &body)?;
         let Some(key) = key else { return Ok((message, None)) };
         let keyed = Keyed::new(key, operation, &[&self.sandbox.id], &body);
-        let claim = keyed.claim(&self.now, &self.caller.client).map_err(E2bError::of_key)?;
+        let claim = keyed.claim(&self.now, &self.caller.client, &mut self.note);
+        let claim = claim.map_err(E2bError::of_key)?;
         Ok((message, Some(claim)))
     }
 
@@ -168,8 +169,6 @@ impl DataCall {
 pub(super) enum Line {
     /// It changes something, or returns what programs do from now on.
     Of(&'static Operation),
-    /// The method begins its line itself.
-    Own,
     /// It has none, and is refused like all others if lines can't be written.
     None,
 }

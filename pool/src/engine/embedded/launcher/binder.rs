@@ -2,7 +2,9 @@
 //!
 //! A request waits for its set, so this must not wait until the launcher has made the sandbox that it is making. The binder
 //! mounts the set where the launcher's mounts are, goes into the sandbox's mounts for two system calls, and returns. Nothing in the
-//! sandbox takes part, so the sandbox may be frozen. No program runs in it yet.
+//! sandbox takes part, so the sandbox may be frozen. Programs may run in it: they can't see the binder, because it does not enter their
+//! namespace of processes, and can't change what the path of the mount point leads to. A later set is mounted over the earlier one, whose
+//! files stay in use by the programs that have opened them.
 //!
 //! Each sandbox has an overlay of its own for the same reason as for its image, see `maker/ready.rs`.
 

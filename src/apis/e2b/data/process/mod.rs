@@ -68,7 +68,6 @@ async fn serve(
 ) -> Response {
     let line = match method {
         Method::List | Method::Update => Line::None,
-        Method::Start => Line::Own,
         _ => Line::Of(operation),
     };
     let shape = match method {

@@ -13,7 +13,6 @@ use isolator_pool::pool::session::agent::{AgentError, Attached, ProcessEvent, St
 use isolator_pool::pool::session::{EndReason, SessionError};
 use tokio::time::Instant;
 
-use super::START;
 use crate::apis::e2b::data::call::{DataCall, KeepAlive, at, timed_out};
 use crate::apis::e2b::data::connect::answer;
 use crate::apis::e2b::data::connect::head::Head;
@@ -56,13 +55,13 @@ pub(super) async fn started(
 ) -> Result<Response, E2bError> {
     let session = call.sandbox.session()?;
     let asked = Instant::now();
-    let mut note = call.begin(&START)?;
-    let started = call.now.calls.start_process(&session, start, &mut note).await;
+    let started = call.now.calls.start_process(&session, start, &mut call.note).await;
     let attached = started.map_err(E2bError::of_call).map_err(of_start)?;
     let deadlines = &call.sandbox.deadlines;
     let pools = call.now.calls.pools();
     deadlines.started(&session.shared(), attached.pid(), head.timeout, pools).await;
     let deadline = head.timeout.map(|timeout| asked + timeout);
+    let note = std::mem::take(&mut call.note);
     let mut response = stream(call, head, session, attached, deadline, note);
     set_outcome(&mut response, CallOutcome::Ran);
     Ok(response)

@@ -1,0 +1,393 @@
+//! Packages for a sandbox whose programs run: what a program asks for and what the sandbox has become one set.
+//!
+//! The rules are those of `packages` in a call: sets of the configuration, and requirements where the operator lets requests bring
+//! their own. A sandbox keeps the versions that it has, unless the program asks for others or for the newest.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use isolator_pool::engine::Progress;
+use isolator_pool::engine::preload::Interpreter;
+use isolator_pool::lock::lock;
+use isolator_pool::packages::PackageSet;
+use isolator_pool::pool::admission::Client;
+use isolator_pool::quote::quoted;
+use serde::Serialize;
+use tokio::sync::OwnedMutexGuard;
+
+use super::refusal::Refusal;
+use super::store::StoredSet;
+use super::{Packages, satisfies};
+use crate::config::Language;
+use crate::requirement::{self, BadRequirement, MOST, Requirement, shown};
+
+/// The packages of a sandbox, which its programs can add to. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct SandboxPackages(Arc<Shared>);
+
+struct Shared {
+    packages: Packages,
+    language: Arc<Language>,
+    client: Client,
+    now: Mutex<Bound>,
+    /// One request after the other, because each adds to what the one before has brought.
+    turn: Arc<tokio::sync::Mutex<()>>,
+}
+
+/// The set of a sandbox.
+#[derive(Debug, Clone, Default)]
+struct Bound {
+    /// The names of sets and requirements that were asked for.
+    asked: Vec<String>,
+    set: Option<Arc<PackageSet>>,
+    /// Whether the sandbox could not take the set, although the engine has given it.
+    is_misplaced: bool,
+    /// How often its programs have got packages.
+    installs: u32,
+}
+
+/// A package with its version.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct InstalledPackage {
+    pub name: String,
+    pub version: String,
+}
+
+/// The packages for a request of a program.
+pub(crate) enum Resolved {
+    /// They are there already.
+    There(Vec<InstalledPackage>),
+    /// A set that has them.
+    Set(Box<NewSet>),
+}
+
+/// A set for a sandbox.
+pub(crate) struct NewSet {
+    pub asked: Vec<String>,
+    pub set: Arc<PackageSet>,
+    /// All packages of the set.
+    pub packages: Vec<InstalledPackage>,
+    /// The names of those that the sandbox did not have in this version.
+    pub new: Vec<String>,
+    turn: OwnedMutexGuard<()>,
+}
+
+/// Why a program got no packages.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NotInstalled {
+    /// The sandbox is for another language.
+    #[error("this sandbox is for {own}, and can't be given packages for {}", quoted(.asked))]
+    OtherLanguage { asked: String, own: &'static str },
+    /// Nothing is built for requests, and no set has the packages.
+    #[error("{}", off(.missing, .language, .sets))]
+    Off { missing: String, language: String, sets: Vec<String> },
+    /// A requirement can't be used.
+    #[error(transparent)]
+    Bad(#[from] BadRequirement),
+    /// There are too many.
+    #[error("{0} packages are asked for, and {MOST} can be at most")]
+    TooMany(usize),
+    /// There is no such set.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// The same, and the versions that the sandbox has may be the reason.
+    #[error(
+        "{0}\nThe versions of the packages that this sandbox was given before are kept: {1}. With --upgrade they can change"
+    )]
+    Kept(#[source] Refusal, String),
+}
+
+fn off(missing: &str, language: &str, sets: &[String]) -> String {
+    let begin = format!(
+        "this server gives programs no packages on demand (packages.onDemand), and none of its sets has {missing}"
+    );
+    match sets {
+        [] => format!(
+            "{begin}: use what the image has, or ask the operator of the server for a set of packages for {language}"
+        ),
+        [first, ..] => format!(
+            "{begin}. The sets for {language} are: {}. A program gets one if its call names it, such as packages [{first:?}]",
+            sets.join(", ")
+        ),
+    }
+}
+
+impl NotInstalled {
+    /// The kind of the refusal, for the command.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
+            Self::Off { .. } => "off",
+            Self::TooMany(_) => "too_large",
+            Self::OtherLanguage { .. } | Self::Bad(_) => "failed",
+            Self::Refused(refusal) | Self::Kept(refusal, _) => refusal.kind(),
+        }
+    }
+}
+
+impl SandboxPackages {
+    /// The packages of a sandbox that begins with this set, if it has one.
+    pub(crate) fn new(
+        packages: &Packages,
+        language: &Arc<Language>,
+        client: &Client,
+        first: Option<(Vec<String>, Arc<PackageSet>)>,
+    ) -> Self {
+        let (asked, set) = first.map_or((Vec::new(), None), |(asked, set)| (asked, Some(set)));
+        Self(Arc::new(Shared {
+            packages: packages.clone(),
+            language: Arc::clone(language),
+            client: client.clone(),
+            now: Mutex::new(Bound { asked, set, is_misplaced: false, installs: 0 }),
+            turn: Arc::default(),
+        }))
+    }
+
+    /// The names and requirements that were asked for, and the set, if the sandbox has one.
+    pub(crate) fn bound(&self) -> Option<(Vec<String>, Arc<PackageSet>)> {
+        let now = lock(&self.0.now);
+        now.set.as_ref().map(|set| (now.asked.clone(), Arc::clone(set)))
+    }
+
+    /// How often programs have got packages.
+    pub(crate) fn installs(&self) -> u32 {
+        lock(&self.0.now).installs
+    }
+
+    /// The client of the sandbox.
+    pub(crate) fn client(&self) -> &Client {
+        &self.0.client
+    }
+
+    /// The language of the sandbox.
+    pub(crate) fn language(&self) -> &Arc<Language> {
+        &self.0.language
+    }
+
+    /// Notes that the sandbox has the set.
+    pub(crate) fn has(&self, new: NewSet) {
+        let NewSet { asked, set, turn, .. } = new;
+        let mut now = lock(&self.0.now);
+        let installs = now.installs.saturating_add(1);
+        *now = Bound { asked, set: Some(set), is_misplaced: false, installs };
+        drop(turn);
+        self.0.packages.common.installs.add(1);
+    }
+
+    /// Notes that the sandbox could not take the last set.
+    pub(crate) fn is_misplaced(&self) {
+        lock(&self.0.now).is_misplaced = true;
+    }
+
+    /// Counts a request that got nothing.
+    pub(crate) fn refused(&self) {
+        self.0.packages.common.refused_installs.add(1);
+    }
+
+    /// Finds the set for what a program asks for. Dropping the future leaves a build running.
+    ///
+    /// # Errors
+    ///
+    /// When there is none. The sandbox keeps what it has.
+    pub(crate) async fn resolve(
+        &self,
+        language: &str,
+        asked: &[String],
+        upgrades: bool,
+        say: Progress<'_>,
+    ) -> Result<Resolved, NotInstalled> {
+        let Shared { language: own, client, turn, .. } = &*self.0;
+        let interpreter = own.kernel.filter(|it| name_of(*it) == language);
+        let Some(interpreter) = interpreter else {
+            let own = own.kernel.map_or("programs without packages", name_of);
+            return Err(NotInstalled::OtherLanguage { asked: language.to_owned(), own });
+        };
+        if asked.len() > MOST {
+            return Err(NotInstalled::TooMany(asked.len()));
+        }
+        requirement::parse_all(interpreter, asked)?;
+        // A configuration that has changed since the sandbox was made holds for it, too.
+        let packages = self.0.packages.newest();
+        let texts = packages.needed(own, asked.to_vec()).await;
+        if texts.is_empty() {
+            return Ok(Resolved::There(Vec::new()));
+        }
+        let wanted = requirement::parse_all(interpreter, &texts)?;
+        let turn = Arc::clone(turn).lock_owned().await;
+        let now = lock(&self.0.now).clone();
+        let there = There::find(&packages, own, &now).await;
+        let is_new = |wanted: &&Requirement| !there.satisfies(wanted, &now.asked);
+        let missing: Vec<_> = wanted.iter().filter(is_new).collect();
+        if missing.is_empty() && !upgrades && !now.is_misplaced {
+            return Ok(Resolved::There(there.packages_of(&wanted)));
+        }
+        let keeps = if upgrades { BTreeMap::new() } else { there.keeps(&missing) };
+        let before = now.asked.iter().filter(|text| {
+            // A new requirement takes the place of the one of before.
+            let read = requirement::parse(interpreter, text);
+            !read.is_ok_and(|read| wanted.iter().any(|wanted| wanted.name == read.name))
+        });
+        let before: Vec<String> = before.cloned().collect();
+        let missing: Vec<_> = missing.iter().map(|it| it.text.clone()).collect();
+        let missing = if missing.is_empty() { shown(&texts) } else { shown(&missing) };
+        let plan = Wish { before, wanted: &wanted, keeps, missing };
+        let found = plan.find(&packages, own, client, say).await;
+        let (asked, set) = match found {
+            Ok(found) => found,
+            Err(NotInstalled::Refused(refusal))
+                if refusal.kind() == "no_match" && !plan.keeps.is_empty() =>
+            {
+                let kept = plan.keeps.iter().map(|(name, version)| format!("{name} {version}"));
+                return Err(NotInstalled::Kept(refusal, shown(&kept.collect::<Vec<_>>())));
+            }
+            Err(error) => return Err(error),
+        };
+        let stored = packages.stored_set(&set.hash).await;
+        let locked = stored.map_or_else(Vec::new, |stored| stored.packages);
+        let list: Vec<_> = locked
+            .into_iter()
+            .map(|it| InstalledPackage { name: it.name, version: it.version })
+            .collect();
+        if now.set.as_ref() == Some(&set) && !now.is_misplaced {
+            return Ok(Resolved::There(list));
+        }
+        let is_new = |it: &&InstalledPackage| there.versions.get(&it.name) != Some(&it.version);
+        let new = list.iter().filter(is_new).map(|it| it.name.clone()).collect();
+        Ok(Resolved::Set(Box::new(NewSet { asked, set, packages: list, new, turn })))
+    }
+}
+
+/// The packages that a sandbox has.
+struct There {
+    set: Option<StoredSet>,
+    /// Those of the image.
+    image: BTreeMap<String, String>,
+    /// The version of each: that of the set, or of the image.
+    versions: BTreeMap<String, String>,
+}
+
+impl There {
+    async fn find(packages: &Packages, language: &Language, now: &Bound) -> Self {
+        let set = match &now.set {
+            Some(set) => packages.stored_set(&set.hash).await,
+            None => None,
+        };
+        let image = match language.kernel {
+            Some(Interpreter::Python) => packages.image_packages(language).await,
+            _ => BTreeMap::new(),
+        };
+        let mut versions = image.clone();
+        let locked = set.iter().flat_map(|set| &set.packages);
+        versions.extend(locked.map(|it| (it.name.clone(), it.version.clone())));
+        Self { set, image, versions }
+    }
+
+    fn satisfies(&self, wanted: &Requirement, asked: &[String]) -> bool {
+        match &self.set {
+            Some(set) if set.interpreter == Interpreter::Node => {
+                set.requirements.contains(&wanted.text)
+                    || wanted.text.ends_with("@*") && set.modules.contains(&wanted.name)
+            }
+            Some(set) if set.packages.iter().any(|it| it.name == wanted.name) => {
+                satisfies::satisfies(set, wanted)
+            }
+            // The name of a set of the configuration is no package.
+            _ => asked.contains(&wanted.text) || satisfies::has_version(&self.image, wanted),
+        }
+    }
+
+    /// The packages of these names.
+    fn packages_of(&self, wanted: &[Requirement]) -> Vec<InstalledPackage> {
+        let found = wanted.iter().filter_map(|wanted| self.versions.get_key_value(&wanted.name));
+        found
+            .map(|(name, version)| InstalledPackage {
+                name: name.clone(),
+                version: version.clone(),
+            })
+            .collect()
+    }
+
+    /// The versions that stay, of all packages of the set but these. A package of npm that is there in several versions is left out.
+    fn keeps(&self, changed: &[&Requirement]) -> BTreeMap<String, String> {
+        let all = self.set.as_ref().map_or(&[][..], |set| &set.packages);
+        let is_kept = |name: &str| {
+            !changed.iter().any(|it| it.name == name)
+                && all.iter().filter(|it| it.name == name).count() == 1
+        };
+        let kept = all.iter().filter(|it| is_kept(&it.name));
+        kept.map(|it| (it.name.clone(), it.version.clone())).collect()
+    }
+}
+
+/// The packages that a set should have.
+struct Wish<'a> {
+    /// The names of sets and requirements that the sandbox has, without those in whose place new ones come.
+    before: Vec<String>,
+    wanted: &'a [Requirement],
+    /// Versions that stay.
+    keeps: BTreeMap<String, String>,
+    /// For people: those that the sandbox does not have.
+    missing: String,
+}
+
+impl Wish<'_> {
+    /// The set, and the names to ask for it.
+    async fn find(
+        &self,
+        packages: &Packages,
+        language: &Arc<Language>,
+        client: &Client,
+        say: Progress<'_>,
+    ) -> Result<(Vec<String>, Arc<PackageSet>), NotInstalled> {
+        let with = |more: Vec<String>| {
+            let mut asked = self.before.clone();
+            asked.extend(more);
+            asked
+        };
+        let get = async |asked: Vec<String>| {
+            let keeps = self.keeps.clone();
+            let got = packages.get_keeping(language, &asked, keeps, client, Some(say)).await;
+            Ok::<_, NotInstalled>((asked, got?))
+        };
+        // One that is there, with the versions that its operator has chosen.
+        let named = |packages: &Packages| packages.satisfying(&language.name, self.wanted);
+        if self.before.is_empty()
+            && self.keeps.is_empty()
+            && let Some(name) = named(packages)
+        {
+            return get(vec![name]).await;
+        }
+        let own = with(self.wanted.iter().map(|it| it.text.clone()).collect());
+        let refusal = match packages.check(language, &own) {
+            Ok(()) => return get(own).await,
+            Err(refusal) => refusal,
+        };
+        let mut name = named(packages);
+        if name.is_none()
+            && let Some(coming) = packages.promising(language, self.wanted)
+        {
+            get(vec![coming]).await?;
+            name = named(packages);
+        }
+        if let Some(name) = name {
+            return get(with(vec![name])).await;
+        }
+        match refusal {
+            Refusal::NoSuchSet { .. } | Refusal::OtherLanguage { .. } | Refusal::NoPackages(_) => {
+                Err(NotInstalled::Off {
+                    missing: self.missing.clone(),
+                    language: language.name.clone(),
+                    sets: packages.names(&language.name),
+                })
+            }
+            refusal => Err(refusal.into()),
+        }
+    }
+}
+
+/// The name of a language for the commands.
+const fn name_of(interpreter: Interpreter) -> &'static str {
+    match interpreter {
+        Interpreter::Python => "python",
+        Interpreter::Node => "javascript",
+    }
+}

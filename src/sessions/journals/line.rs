@@ -1,0 +1,315 @@
+//! The line of sessions whose journals have something new, and those whose journals could not be written.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use isolator_pool::counts::Count;
+use isolator_pool::lock::lock;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::kept::Kept;
+use super::seal::GENERATION_LEN;
+use crate::sessions::OpenSession;
+
+/// How many journals are written at once.
+const BATCH: usize = 16;
+
+/// The shortest and the longest pause before a journal is tried again that could not be written.
+const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
+
+/// How often the writing of a journal can break before the journal itself is taken for the reason.
+const BREAKS: u32 = 2;
+
+/// Bytes of the sessions that have ended and whose journals wait to be written, and what each takes besides its journal.
+const MAX_ENDED: usize = 32 << 20;
+const ENDED_OVERHEAD: usize = 8 << 10;
+
+/// What the server has of a session's journal.
+#[derive(Debug, Default)]
+pub(in crate::sessions) struct Published {
+    /// `None` if the journal must be written anew.
+    at: Option<Position>,
+    place: Place,
+    has_ended: bool,
+    /// Bytes with which it counts among those that have ended and wait in the line.
+    counted: Option<usize>,
+    /// How often its writing has failed since it was written last.
+    failures: u32,
+    /// Whether the last writing has failed.
+    has_failed: bool,
+    /// Whether the client knows that.
+    is_told: bool,
+}
+
+/// Whether a session is in the line.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    #[default]
+    Out,
+    Waiting,
+    Writing,
+    /// Something came while it was being written.
+    WritingAndWaiting,
+    /// It could not be written, and is tried again by itself.
+    Failing,
+}
+
+/// How much of a journal the server has.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Position {
+    pub(super) generation: [u8; GENERATION_LEN],
+    pub(super) records: u32,
+    /// Bytes of the first record, and of those after it.
+    pub(super) bytes: (usize, usize),
+    pub(super) progress: (u64, u64),
+}
+
+/// The line of sessions whose journals have something new.
+pub(super) struct Writer {
+    /// Bytes of a journal.
+    pub(super) most: usize,
+    line: Mutex<Line>,
+    /// Something is in the line.
+    pub(super) wake: Notify,
+    /// Something has changed among those that fail.
+    pub(super) wake_failing: Notify,
+    /// Whether the server did not answer the last time.
+    pub(super) is_away: AtomicBool,
+    /// The journals of this node on the server.
+    pub(super) kept: Mutex<Kept>,
+    written: Count,
+    pub(super) failed: Count,
+}
+
+/// Why a journal was not written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Failure {
+    /// The server can't be reached: it is tried again like all others.
+    Unreachable,
+    /// The connection broke, or there was no answer in time. It may be the fault of another journal.
+    Broken,
+    /// The journal itself.
+    Own,
+}
+
+/// The next of those whose journals could not be written.
+pub(super) enum NextFailing {
+    Now(Arc<OpenSession>),
+    At(Instant),
+    None,
+}
+
+/// The sessions that wait.
+#[derive(Default)]
+struct Line {
+    /// The first one first.
+    sessions: VecDeque<Arc<OpenSession>>,
+    /// Those whose journals could not be written, by the time at which they are tried again.
+    failing: BTreeMap<(Instant, u64), Arc<OpenSession>>,
+    /// The number of the next one of those.
+    next: u64,
+    /// Bytes of those that have ended.
+    ended_bytes: usize,
+}
+
+impl Line {
+    /// Counts a session that waits, if it has ended and is not yet counted.
+    fn count(&mut self, session: &OpenSession, published: &mut Published) {
+        if published.has_ended && published.counted.is_none() {
+            let bytes = lock(&session.journal).weight() + ENDED_OVERHEAD;
+            published.counted = Some(bytes);
+            self.ended_bytes += bytes;
+        }
+    }
+
+    /// Notes that a session of it is being written.
+    fn take(&mut self, session: &OpenSession) {
+        let mut published = lock(&session.published);
+        published.place = Place::Writing;
+        self.ended_bytes -= published.counted.take().unwrap_or_default();
+    }
+}
+
+impl Writer {
+    /// For journals of up to `most` bytes, and up to `max` bytes on the server.
+    pub(super) fn new(most: usize, max: usize) -> Self {
+        Self {
+            most,
+            line: Mutex::default(),
+            wake: Notify::new(),
+            wake_failing: Notify::new(),
+            is_away: AtomicBool::new(false),
+            kept: Mutex::new(Kept::new(max)),
+            written: Count::default(),
+            failed: Count::default(),
+        }
+    }
+
+    /// Puts a session into the line, in which it is once.
+    pub(super) fn changed(&self, session: &Arc<OpenSession>, has_ended: bool) {
+        let mut line = lock(&self.line);
+        let mut published = lock(&session.published);
+        published.has_ended |= has_ended;
+        match published.place {
+            Place::Out => published.place = Place::Waiting,
+            Place::Waiting | Place::Failing => {
+                line.count(session, &mut published);
+                drop(published);
+                return self.bound(&mut line);
+            }
+            Place::Writing => {
+                published.place = Place::WritingAndWaiting;
+                return;
+            }
+            Place::WritingAndWaiting => return,
+        }
+        self.push(line, session, published);
+    }
+
+    fn push(
+        &self,
+        mut line: MutexGuard<'_, Line>,
+        session: &Arc<OpenSession>,
+        mut published: MutexGuard<'_, Published>,
+    ) {
+        line.count(session, &mut published);
+        drop(published);
+        line.sessions.push_back(Arc::clone(session));
+        self.bound(&mut line);
+        drop(line);
+        self.wake.notify_one();
+    }
+
+    /// Drops the sessions that have ended first, if those that have ended take too much. Those that are open are few.
+    fn bound(&self, line: &mut Line) {
+        while line.ended_bytes > MAX_ENDED {
+            let has_ended = |session: &Arc<OpenSession>| lock(&session.published).counted.is_some();
+            let dropped = match line.sessions.iter().position(has_ended) {
+                Some(at) => line.sessions.remove(at),
+                None => {
+                    let ended = line.failing.iter().find(|(_, session)| has_ended(session));
+                    let at = ended.map(|(at, _)| *at);
+                    at.and_then(|at| line.failing.remove(&at))
+                }
+            };
+            let Some(dropped) = dropped else { return };
+            let mut published = lock(&dropped.published);
+            published.place = Place::Out;
+            line.ended_bytes -= published.counted.take().unwrap_or_default();
+            self.failed.add(1);
+        }
+    }
+
+    /// Takes the first sessions of the line.
+    pub(super) fn take(&self) -> Vec<Arc<OpenSession>> {
+        let mut line = lock(&self.line);
+        let length = line.sessions.len().min(BATCH);
+        let batch: Vec<_> = line.sessions.drain(..length).collect();
+        for session in &batch {
+            line.take(session);
+        }
+        batch
+    }
+
+    /// Counts for operators: journals that were written, and failures.
+    pub(super) fn counts(&self) -> (u64, u64) {
+        (self.written.get(), self.failed.get())
+    }
+
+    /// A note for the client if the journal of its session is not complete on the server; once for each failure.
+    pub(super) fn note(&self, session: &OpenSession) -> Option<String> {
+        let mut published = lock(&session.published);
+        let is_missing = published.has_failed || self.is_away.load(Ordering::Relaxed);
+        if !is_missing || std::mem::replace(&mut published.is_told, true) {
+            return None;
+        }
+        let note = "the journal of this session is not complete on the server that keeps journals, which does not answer or does not \
+                    take it: if this node is lost before it does, replay on another node lacks the last steps";
+        Some(note.to_owned())
+    }
+
+    /// Takes the next of those whose journals could not be written: when its time has come, or at once.
+    pub(super) fn take_failing(&self, at_once: bool) -> NextFailing {
+        let mut line = lock(&self.line);
+        let Some(first) = line.failing.first_entry() else { return NextFailing::None };
+        let (at, _) = *first.key();
+        if !at_once && at > Instant::now() {
+            return NextFailing::At(at);
+        }
+        let session = first.remove();
+        line.take(&session);
+        NextFailing::Now(session)
+    }
+
+    /// Lets all be tried at once whose journals could not be written.
+    pub(super) fn try_all(&self) {
+        let mut line = lock(&self.line);
+        let now = Instant::now();
+        let failing = std::mem::take(&mut line.failing);
+        line.failing = failing.into_iter().map(|((_, number), it)| ((now, number), it)).collect();
+        drop(line);
+        self.wake_failing.notify_one();
+    }
+
+    /// The position of a session's journal from which on it is to be written, and whether the session has ended.
+    pub(super) fn begin(&self, session: &OpenSession) -> (Option<Position>, bool) {
+        let mut published = lock(&session.published);
+        published.place = Place::Writing;
+        (published.at, published.has_ended)
+    }
+
+    /// Notes that nothing of a session can be written.
+    pub(super) fn has_none(&self, session: &OpenSession) {
+        lock(&session.published).place = Place::Out;
+    }
+
+    pub(super) fn has_written(&self, session: &Arc<OpenSession>, position: Position) {
+        self.written.add(1);
+        let line = lock(&self.line);
+        let mut published = lock(&session.published);
+        published.at = Some(position);
+        published.failures = 0;
+        published.has_failed = false;
+        published.is_told = false;
+        let is_changed = published.place == Place::WritingAndWaiting;
+        published.place = if is_changed { Place::Waiting } else { Place::Out };
+        if is_changed {
+            self.push(line, session, published);
+        }
+    }
+
+    /// Puts a session whose journal was not written into the line again, or, if that is the fault of the journal, among those that are
+    /// tried by themselves.
+    /// Returns whether it has come among those, and none was there.
+    pub(super) fn has_failed(&self, session: &Arc<OpenSession>, why: Failure) -> bool {
+        let mut line = lock(&self.line);
+        let mut published = lock(&session.published);
+        // It is not known what the server has.
+        published.at = None;
+        published.has_failed = true;
+        self.failed.add(1);
+        if why != Failure::Unreachable {
+            published.failures += 1;
+        }
+        if why != Failure::Own && published.failures < BREAKS {
+            published.place = Place::Waiting;
+            self.push(line, session, published);
+            return false;
+        }
+        let is_first = line.failing.is_empty() && published.failures <= BREAKS;
+        published.place = Place::Failing;
+        let pause = PAUSE.0.saturating_mul(1 << published.failures.saturating_sub(1).min(6));
+        line.count(session, &mut published);
+        drop(published);
+        let at = (Instant::now() + pause.min(PAUSE.1), line.next);
+        line.next += 1;
+        line.failing.insert(at, Arc::clone(session));
+        self.bound(&mut line);
+        drop(line);
+        self.wake_failing.notify_one();
+        is_first
+    }
+}
