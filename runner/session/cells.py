@@ -29,7 +29,7 @@ The kernel sends:
 
 import posix
 import sys
-from posix import _exit, close, dup2, fork, fstat, getpid, kill, listdir, lseek, read, setsid, waitid, waitpid, write
+from posix import _exit, close, dup2, fork, fstat, getpid, kill, listdir, lseek, read, readlink, setsid, stat, waitid, waitpid, write
 from posix import open as open_file
 
 from _random import Random
@@ -67,6 +67,7 @@ def serve(socket, main):
     """Runs cells until the runner closes the channel. Never returns."""
     channel = _channels["Channel"](socket)
     session = load("session")["Session"](channel, main)
+    session.packages = _packages()
     # Until the first cell comes there is time to load what some cells need.
     for step in [lambda: load("forms"), lambda: load("errors"), lambda: session.cells]:
         if channel.has_message():
@@ -82,6 +83,19 @@ def serve(socket, main):
         except BaseException as error:
             # A signal between two cells, or something that a cell has broken here. The runner must not wait forever.
             _end(channel, _FAILED, 1, "the kernel failed: %s" % type(error).__name__)
+
+
+def _packages():
+    """Which set of packages the sandbox has: another one is another file system, or another link."""
+    try:
+        return readlink("/dev/shm/.isolator-packages")
+    except OSError:
+        pass
+    try:
+        there = stat("/.isolator/packages")
+    except OSError:
+        return None
+    return there.st_dev, there.st_ino
 
 
 def _take(session, channel, payload, descriptors):
@@ -115,6 +129,10 @@ def _take(session, channel, payload, descriptors):
     failure = _guarded(lambda: load("variables")["put"](variables, before)) if variables else None
     if failure is not None:
         session.complain("The variables for this cell could not be set: %s\n" % type(failure).__name__)
+    found = _packages()
+    if found != session.packages:
+        session.packages = found
+        _guarded(lambda: load("installed")["adopt"]())
     end = _run(session, number, source)
     if before:
         _guarded(lambda: load("variables")["take_back"](before))
