@@ -13,6 +13,7 @@ Numbers are big endian, and texts are in UTF-8. The runner sends:
 - ``P`` to have the checkpoint of the next cell made now. One descriptor comes along: the channel for the process that will run
   that cell.
 - ``R`` to a checkpoint: its child is gone, and this process is the session again, as it was before.
+- ``Q`` for the names that the word before the cursor of a prompt may become: the text before it.
 - The end, when it needs the process no longer. Nothing of the client runs then, and nothing is flushed.
 
 The kernel sends:
@@ -21,6 +22,8 @@ The kernel sends:
 - ``s`` when a cell begins: 0 if a checkpoint was made now, and otherwise why not, as one of the codes below. The process that runs
   the cell sends it. After a ``P`` that made one, none is made now.
 - ``p`` for ``P``, with the same. The process that will run the next cell sends it.
+- ``q`` for ``Q``: four bytes for the place in the text, in bytes, where the word begins, and the names, each its length (two bytes)
+  and the name.
 - ``d`` for a thing that a cell shows: 1 for the value of the cell, 0 for something else, and its forms. Each is the length of its media
   type (two bytes), the media type, the length of its content (four bytes), the content.
 - ``e`` at the end of a cell: how it ended (0 by itself, 1 by an exception, 2 by an interrupt, 3 because it asked for that), four
@@ -63,23 +66,44 @@ _channels = load("channel")
 _guarded, _signals = _channels["guarded"], _channels["signals"]
 
 
-def serve(socket, main):
-    """Runs cells until the runner closes the channel. Never returns."""
-    channel = _channels["Channel"](socket)
-    session = load("session")["Session"](channel, main)
+def prepare(main):
+    """Loads what cells need. Returns a session, whose channel is not connected yet."""
+    session = _new_session(main)
+    for step in _steps(session):
+        step()
+    return session
+
+
+def _new_session(main):
+    return load("session")["Session"](_channels["Channel"](), main)
+
+
+def _steps(session):
+    """Steps that load what cells need, each of which a first cell would wait for."""
+    return [lambda: load("forms"), lambda: load("errors"), lambda: session.cells]
+
+
+def serve(socket, main, session=None):
+    """Runs cells until the runner closes the channel, in a session that may be prepared. Never returns."""
+    steps = []
+    if session is None:
+        session = _new_session(main)
+        steps = _steps(session)
+    channel = session.channel
+    channel.connect(socket)
     session.packages = _packages()
-    # Until the first cell comes there is time to load what some cells need.
-    for step in [lambda: load("forms"), lambda: load("errors"), lambda: session.cells]:
-        if channel.has_message():
-            break
-        _guarded(step)
     while True:
         try:
             kind, payload, descriptors = channel.receive()
+            # Before the first checkpoint is made: what is loaded after it would be lost with the cell, and loaded again.
+            while steps:
+                _guarded(steps.pop(0))
             if kind == b"C":
                 _take(session, channel, payload, descriptors)
             elif kind == b"P":
                 _prepare(session, channel, *descriptors)
+            elif kind == b"Q":
+                _complete(session, channel, payload.decode(errors="replace"))
         except BaseException as error:
             # A signal between two cells, or something that a cell has broken here. The runner must not wait forever.
             _end(channel, _FAILED, 1, "the kernel failed: %s" % type(error).__name__)
@@ -156,6 +180,18 @@ def _prepare(session, channel, fresh):
         except Exception:
             # A cell has broken what the next one needs, and will be told.
             pass
+
+
+def _complete(session, channel, text):
+    start, names = len(text), []
+    try:
+        start, names = load("complete")["complete"](session, text, session.cells.magics())
+    except Exception:
+        # A cell has broken what this needs. There are no names then.
+        pass
+    parts = [name.encode(errors="replace") for name in names]
+    lengths = [len(part).to_bytes(2, "big") for part in parts]
+    channel.send(b"q", len(text[:start].encode()).to_bytes(4, "big"), *(piece for pair in zip(lengths, parts) for piece in pair))
 
 
 def _tell(channel, kind, reason):

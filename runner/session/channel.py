@@ -20,10 +20,14 @@ _MOST_ANCILLARY = 64
 class Channel:
     """The socket to the runner. It keeps its number in every fork."""
 
-    def __init__(self, socket):
+    def __init__(self):
+        # A template for sessions has none, and nothing that is shown there is sent.
+        self._lock, self._owner = allocate_lock(), None
+
+    def connect(self, socket):
         self._number = socket.fileno()
         self._look, self._receive, self._receive_into, self._send = socket.recv, socket.recvmsg, socket.recv_into, socket.sendall
-        self._lock, self._owner = allocate_lock(), getpid()
+        self._owner = getpid()
 
     def is_ours(self):
         """Whether this is the session, and no process that the client has forked from it."""

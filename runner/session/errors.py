@@ -3,8 +3,8 @@
 import sys
 
 _OWN_FILES = folder + "/"
-# The name of a cell's file in IPython.
-_CELL = r"<ipython-input-(\d+)-[0-9a-f]+>"
+# The name of a cell's file in IPython begins with it, and goes on with its number.
+_CELL = "<ipython-input-"
 
 
 def one_line(error):
@@ -17,8 +17,8 @@ def one_line(error):
         message = str(error)
     except Exception:
         message = "<exception str() failed>"
-    if isinstance(error, SyntaxError):
-        message = library("re").sub(_CELL, r"Cell In[\1]", message)
+    if isinstance(error, SyntaxError) and isinstance(error.filename, str) and error.filename.startswith(_CELL):
+        message = message.replace(error.filename, "Cell In[%s]" % error.filename[len(_CELL) :].partition("-")[0])
     return "%s: %s" % (name, message.strip().partition("\n")[0]) if message else name
 
 

@@ -118,6 +118,11 @@ class Cells:
         more = " and others" if len(names) > _MOST_NAMES else ""
         return "; these were put back: %s%s" % (", ".join(names[:_MOST_NAMES]), more)
 
+    def magics(self):
+        """The names of magics of lines and of cells."""
+        magics = self._shell.magics_manager.magics
+        return list(magics["line"]), list(magics["cell"])
+
     def warm_up(self):
         """Prepares memory for the next cell."""
         self._shell.warm_up()

@@ -17,8 +17,7 @@
 // - A cell that waits for a promise that nothing can settle anymore fails at once.
 // - process.exit() ends the cell and not the session. Functions for the event `exit` are never called.
 // - An interruption can't take back what the cell waits for: if that is settled later, the code behind it runs.
-// - require() and import keep a file as it was when it was first loaded. For one that was changed, a program deletes
-//   require.cache[require.resolve('./file')], or imports './file.mjs?2'.
+// - require() and import load files of the workspace again that have changed, see modules.cjs.
 // - A function for SIGINT is called by an interruption between cells or in an await, which ends the cell all the same.
 // - The module `domain`, and `repl`, which needs it, can't be loaded: the kernel takes uncaught errors.
 //

@@ -3,8 +3,9 @@
 It is started as ``python3 kernel.py CHANNEL``. The number is that of a Unix stream socket to the runner. A message is one byte
 of kind, four bytes of length and what belongs to the kind; `cells.py` has the kinds.
 
-Opening a session takes a few milliseconds, and compiling the kernel would take most of them. So this file makes the interpreter
-look like one that was started without a program, says that it is ready, and loads the rest while the runner prepares a cell.
+Opening a session takes a few milliseconds, and loading the kernel would take most of them. So this file makes the interpreter
+look like one that was started without a program, says that it is ready, and loads the rest while the runner prepares a cell. A template
+for sessions has loaded everything with `prepare`, and its forks begin with `start`.
 
 The other files of this folder are no modules. Each gets a namespace with a copy of the builtins, so a cell that redefines `len` or
 `print` breaks only what the client runs.
@@ -17,8 +18,15 @@ import sys
 import _socket
 
 
-def _look_like_a_prompt():
-    """Removes the traces of a program, and returns the module in which cells run."""
+def _new_main():
+    """Returns the module in which cells run."""
+    main = type(sys)("__main__")
+    main.__builtins__ = builtins
+    return main
+
+
+def _look_like_a_prompt(main):
+    """Removes the traces of a program, and puts the module in which cells run in its place."""
     here = os.path.dirname(__file__)
     for place in [here, __file__]:
         # Python has looked whether this file is an archive.
@@ -33,10 +41,7 @@ def _look_like_a_prompt():
         del sys.orig_argv[1:]
     for name in [name for name in os.environ if name.startswith("ISOLATOR_")]:
         del os.environ[name]
-    main = type(sys)("__main__")
-    main.__builtins__ = builtins
     sys.modules["__main__"] = main
-    return main
 
 
 def _library(name, modules=sys.modules, load=__import__):
@@ -68,15 +73,24 @@ def _loader(folder, private):
     return load
 
 
-def _start():
+def prepare():
+    """Loads all of the kernel, and imports what it needs, before it has a channel and the files of a session."""
+    main = _new_main()
+    _prepared.append((main, _load("cells")["prepare"](main)))
+
+
+def start():
+    """Runs a session on the channel with the number that is the argument. Never returns."""
     number = int(sys.argv[1])
     os.set_inheritable(number, False)
     channel = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, number)
-    load = _loader(os.path.dirname(os.path.abspath(__file__)), dict(vars(builtins)))
-    main = _look_like_a_prompt()
+    main, session = _prepared.pop() if _prepared else (_new_main(), None)
+    _look_like_a_prompt(main)
     version = ("%d.%d.%d" % sys.version_info[:3]).encode()
     channel.sendall(b"r" + len(version).to_bytes(4, "big") + version)
-    load("cells")["serve"](channel, main)
+    _load("cells")["serve"](channel, main, session)
 
 
-_start()
+_load, _prepared = _loader(os.path.dirname(os.path.abspath(__file__)), dict(vars(builtins))), []
+if __name__ == "__main__":
+    start()

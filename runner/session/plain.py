@@ -107,6 +107,10 @@ class Cells:
         display.__module__ = "builtins"
         return display
 
+    def magics(self):
+        """The names of magics of lines and of cells."""
+        return (), ()
+
     def warm_up(self):
         """Nothing here uses much memory."""
 

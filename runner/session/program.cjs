@@ -6,10 +6,13 @@
 const Module = module.constructor;
 const path = require('node:path');
 
+const modules = require('./modules.cjs');
 const names = require('./names.cjs');
 
 const { process, global } = globalThis;
 const { defineProperty, entries, freeze, keys } = Object;
+const { apply } = Reflect;
+const { then } = Promise.prototype;
 
 /**
  * Defines the global variables. `display` shows values, `lastValue` returns what `_` is, and `runCell` is what the
@@ -23,7 +26,8 @@ function setUp({ display, lastValue, runCell }) {
   main.paths = Module._nodeModulePaths(dirname);
   process.mainModule = main;
   process.argv = [process.argv[0], filename];
-  const require = Module.createRequire(filename);
+  modules.setUp(dirname);
+  const require = modules.loading(Module.createRequire(filename));
 
   const variables = { require, module: main, exports: main.exports, __filename: filename, __dirname: dirname, display };
   for (const [name, value] of entries(variables)) {
@@ -53,8 +57,13 @@ function importerFor({ filename, paths }, require) {
     load = importing.exports;
     return load(...both);
   };
-  const importer = (specifier, options) => load(specifier, options);
-  importer.bind = async (specifier, options, pairs) => names.bind(await load(specifier, options), specifier, pairs);
+  const importer = (specifier, options) => {
+    modules.look();
+    const loading = load(specifier, options);
+    apply(then, loading, [modules.note, modules.note]);
+    return loading;
+  };
+  importer.bind = async (specifier, options, pairs) => names.bind(await importer(specifier, options), specifier, pairs);
   importer.alias = names.alias;
   importer.constant = names.constant;
   const urlOf = (file) => `file://${encodeURI(file)}`;

@@ -13,7 +13,7 @@ _IPYTHON = "IPython.core.interactiveshell"
 
 class Session:
     def __init__(self, channel, main):
-        self._channel, self.main, self.space = channel, main, vars(main)
+        self.channel, self.main, self.space = channel, main, vars(main)
         # The width of the terminal on which values are shown, if it is one.
         self.columns = None
         # Whether a program gets what cells show.
@@ -58,7 +58,7 @@ class Session:
         for kind, content in forms:
             kind = kind.encode()
             parts += [len(kind).to_bytes(2, "big"), kind, len(content).to_bytes(4, "big"), content]
-        self._channel.send(b"d", bytes([is_result]), *parts)
+        self.channel.send(b"d", bytes([is_result]), *parts)
 
     def show_figures(self):
         """Shows the figures of matplotlib that are still open, and closes them, as notebooks do at the end of a cell."""

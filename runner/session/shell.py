@@ -10,6 +10,7 @@ _Type = library("traitlets").Type
 _autocall = library("IPython.core.autocall")
 _IPyAutocall, _Macro = _autocall.IPyAutocall, _interactive.Macro
 _UsageError = library("IPython.core.error").UsageError
+_StdinNotImplementedError = library("IPython.core.error").StdinNotImplementedError
 _InputRejected = library("IPython.core.error").InputRejected
 _BdbQuit = library("bdb").BdbQuit
 _crc32 = library("zlib").crc32
@@ -379,6 +380,10 @@ class InteractiveShell(_Base):
         super().init_hooks()
         self.set_hook("show_in_pager", _print_page, 0)
         self.set_hook("editor", _refuse_editor, 0)
+
+    def ask_yes_no(self, prompt, default=None, interrupt=None):
+        """Magics know what to do if no user can be asked."""
+        raise _StdinNotImplementedError("no user can answer here")
 
     def set_next_input(self, s, replace=False):
         """Prints the text. There is no editor that could get it as the next cell."""

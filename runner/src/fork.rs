@@ -7,6 +7,9 @@
 //! 3. The fork connects to the runner at [`ADDRESS`] and passes [`PASSED_DESCRIPTORS`] descriptors.
 //! 4. The fork and the runner talk over [`CHANNEL`], as `sitecustomize.py` says.
 //!
+//! A request for [`FOR_TEMPLATE`] makes a copy that is a template, too: after the byte of the second step it gets requests on that
+//! socket, as soon as it has said that it is ready.
+//!
 //! The library in `template/` compiles this file, so it needs no `std`.
 #![allow(dead_code, reason = "each crate is on one side")]
 
@@ -15,6 +18,9 @@ pub const LIBRARY: &str = "/.isolator/preload/template.so";
 
 /// Most bytes of what a template says when it is ready. The names of a thousand modules take about 25 KB.
 pub const LONGEST_READY: usize = 60_000;
+
+/// The number of a user that asks for another template instead of a fork in a sandbox.
+pub const FOR_TEMPLATE: u32 = u32::MAX;
 
 /// The descriptors of a request: process 1 of the sandbox, and the socket on which the fork reports to the server.
 pub const REQUEST_DESCRIPTORS: usize = 2;
@@ -30,7 +36,7 @@ pub const STEPS: [&str; 4] = [
 /// The server's word to a fork that waits for any program. It can prepare for that meanwhile.
 pub const SPARE: u8 = b's';
 
-/// The server's word to a fork for which a program waits.
+/// The server's word to a fork for which a program waits, or to another template.
 pub const AWAITED: u8 = b'a';
 
 /// Where the runner listens for forks, in the abstract namespace of the sandbox's network.

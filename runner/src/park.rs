@@ -84,10 +84,10 @@ fn serve(
                 );
             }
             First::Session(session) => {
-                drop(forks);
                 return session::serve(
                     session,
                     preloads,
+                    forks,
                     installs,
                     oom_score,
                     from_server,

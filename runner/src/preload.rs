@@ -66,7 +66,7 @@ pub(crate) struct Preloads {
 }
 
 /// An interpreter that waits in a read for its program.
-struct Parked {
+pub(crate) struct Parked {
     process: Process,
     channel: UnixStream,
     memory: u64,
@@ -225,7 +225,7 @@ impl Preloads {
         let (suited, others) = match job.interpreter {
             Wanted::New => ([None, None], [bare, loaded]),
             Wanted::Bare => ([bare, None], [loaded, None]),
-            Wanted::Loaded => ([loaded, bare], [None, None]),
+            Wanted::Loaded | Wanted::Forked => ([loaded, bare], [None, None]),
         };
         let mut program = None;
         let mut memory = 0;
@@ -388,7 +388,7 @@ impl Parked {
     }
 
     /// Kills the interpreter and waits until it is gone.
-    fn end(self) {
+    pub(crate) fn end(self) {
         self.process.kill();
         // An error means that there is no such process.
         let _ = waitpid(Some(self.process.pid), WaitOptions::empty());

@@ -164,6 +164,8 @@ pub enum Wanted {
     Bare,
     /// One that waits and has imported [`Preload::modules`], or else a bare one.
     Loaded,
+    /// One that is forked into the sandbox for a session, or else one of those that wait.
+    Forked,
 }
 
 /// The state of the interpreters.

@@ -83,9 +83,11 @@ const SOON: Again = Again::Later(1);
 
 impl Served {
     /// Whether it has run.
-    pub(crate) const fn outcome(&self) -> CallOutcome {
+    pub(crate) fn outcome(&self) -> CallOutcome {
         match self {
             Self::Checked(_) => CallOutcome::NotRun(Again::Never),
+            // Its session goes on.
+            Self::Ran(ran) if !ran.has_begun() => CallOutcome::NotRun(Again::Here(1)),
             Self::Ran(_)
             | Self::Opened(_)
             | Self::Rewound { .. }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use isolator_pool::engine::limits::{LimitKind, Resources};
-use isolator_pool::pool::session::CellOutcome;
+use isolator_pool::pool::session::{CellEnd, CellOutcome};
 use isolator_pool::run::outcome::Outcome;
 use serde::Serialize;
 
@@ -121,6 +121,11 @@ impl Ran {
             RunEnd::Program(outcome) => outcome,
             RunEnd::Step { cell, .. } => &mut cell.outcome,
         }
+    }
+
+    /// Whether it has begun. An interpreter that an earlier cell has ended or keeps busy does not take a cell.
+    pub(crate) fn has_begun(&self) -> bool {
+        !matches!(&self.end, RunEnd::Step { cell, .. } if cell.end == Some(CellEnd::NotBegun))
     }
 
     /// The kind of caller, if a tool ran it.

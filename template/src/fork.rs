@@ -17,6 +17,8 @@ pub(crate) enum Side {
     Template,
     /// With the server's word to the fork.
     Sandbox(u8),
+    /// Another template.
+    Copy,
 }
 
 /// All namespaces of a sandbox. The filter of system calls lets a template enter exactly these, together.
@@ -49,6 +51,37 @@ pub(crate) fn into_sandbox(request: &Request) -> Result<Side, Failed> {
             result.map_err(Failed::at(1))?;
             attempt.failed.map_or(Ok(Side::Template), Err)
         }
+    }
+}
+
+/// Makes a copy of this process that becomes a template, too. Returns on both sides.
+pub(crate) fn copy_template(request: &Request) -> Result<Side, Failed> {
+    let mut attempt = Attempt { request, failed: None, word: 0 };
+    // The copy has no parent here that would have to wait for its end.
+    match in_child(copy_outside, &mut attempt) {
+        None => Ok(Side::Copy),
+        Some(result) => {
+            result.map_err(Failed::at(3))?;
+            attempt.failed.map_or(Ok(Side::Template), Err)
+        }
+    }
+}
+
+/// The first process of a copy that stays outside.
+extern "C" fn copy_outside(attempt: *mut ()) -> c_int {
+    // SAFETY: `copy_template` passes this and stands still.
+    let attempt = unsafe { &mut *attempt.cast::<Attempt<'_>>() };
+    // SAFETY: the process has a single thread.
+    match unsafe { fork() } {
+        0 => match sandbox::stay(attempt.request) {
+            Ok(()) => 1,
+            Err(_) => exit(NOT_SETTLED),
+        },
+        ..0 => {
+            attempt.failed = Some(Failed::at(4)(Errno::EAGAIN));
+            0
+        }
+        _ => 0,
     }
 }
 

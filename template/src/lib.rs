@@ -10,6 +10,9 @@
 //! 2. The second is the first one's child and so the first inside the sandbox's process namespace. It borrows the memory, too.
 //! 3. The third is a copy, made by the C library. The second one ends, so its parent is the sandbox's process 1. It tells the server
 //!    that it is there, and waits until the server has moved it into the control groups of the sandbox.
+//!
+//! A request may also ask for another template: a copy that stays where it is, imports more, and serves requests on a socket of its
+//! own. The second of the three processes is left out then.
 #![no_std]
 #![allow(unsafe_code, reason = "it is the C side of an interpreter")]
 
@@ -51,16 +54,41 @@ pub extern "C" fn PyInit_isolator_loads() -> *mut c_void {
 pub extern "C" fn PyInit_isolator_template() -> *mut c_void {
     mapping::forget_file();
     finish::prepare();
+    serve()
+}
+
+/// The same for a template that is a copy of another one, and has its library in the state in which that one has left it.
+#[unsafe(no_mangle)]
+pub extern "C" fn PyInit_isolator_copied_template() -> *mut c_void {
+    serve()
+}
+
+/// Serves the requests of the server. Returns in each copy.
+fn serve() -> *mut c_void {
     while let Some(request) = socket::receive() {
         // SAFETY: this is called by the interpreter, on its only thread.
         unsafe { PyOS_BeforeFork() };
-        let forked = fork::into_sandbox(&request);
-        if let Ok(fork::Side::Sandbox(word)) = forked {
+        let forked = if request.is_for_template() {
+            fork::copy_template(&request)
+        } else {
+            fork::into_sandbox(&request)
+        };
+        let is_copy = match forked {
+            Ok(fork::Side::Sandbox(_) | fork::Side::Copy) => true,
+            Ok(fork::Side::Template) | Err(_) => false,
+        };
+        if is_copy {
             // SAFETY: the same.
             unsafe { PyOS_AfterFork_Child() };
-            finish::offer();
-            tell_python(word == protocol::AWAITED);
-            return null_mut();
+        }
+        match forked {
+            Ok(fork::Side::Sandbox(word)) => {
+                finish::offer();
+                tell_python(word == protocol::AWAITED);
+                return null_mut();
+            }
+            Ok(fork::Side::Copy) => return null_mut(),
+            Ok(fork::Side::Template) | Err(_) => {}
         }
         // SAFETY: the same.
         unsafe { PyOS_AfterFork_Parent() };
@@ -69,7 +97,7 @@ pub extern "C" fn PyInit_isolator_template() -> *mut c_void {
     call::exit(0)
 }
 
-/// Lets `sitecustomize` know whether a program waits for this fork.
+/// Lets `sitecustomize` know whether a program waits for this fork. Without that word it is another template.
 fn tell_python(is_awaited: bool) {
     // SAFETY: the interpreter's only thread is here. A failure is one that Python notices: it looks for the name.
     unsafe {

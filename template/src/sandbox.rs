@@ -37,6 +37,17 @@ pub(crate) fn settle(request: &Request) -> Result<u8, Errno> {
     Ok(word)
 }
 
+/// Makes the socket of a request the one from which this process gets requests, and keeps nothing else of its template.
+pub(crate) fn stay(request: &Request) -> Result<(), Errno> {
+    wait_for_place(request.server())?;
+    // SAFETY: no memory is passed.
+    unsafe {
+        syscall!(Sysno::dup3, request.server(), 0, 0)?;
+        syscall!(Sysno::close_range, 3, u32::MAX, 0)?;
+    }
+    Ok(())
+}
+
 /// Tells the server that this process is there, and waits until it has moved it. Returns the server's word.
 fn wait_for_place(server: i32) -> Result<u8, Errno> {
     let mut word = 0_u8;

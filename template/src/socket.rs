@@ -10,7 +10,7 @@ use linux_raw_sys::net::{
 
 use crate::call::{Errno, Sysno, exit, syscall};
 use crate::protocol::exit_code::{NO_REQUEST, NOT_ANSWERED};
-use crate::protocol::{ADDRESS, PASSED_DESCRIPTORS, REQUEST_DESCRIPTORS};
+use crate::protocol::{ADDRESS, FOR_TEMPLATE, PASSED_DESCRIPTORS, REQUEST_DESCRIPTORS};
 
 const SERVER: i32 = 0;
 
@@ -31,7 +31,12 @@ impl Request {
         self.descriptors[0]
     }
 
-    /// The socket over which the fork and the server tell each other that it is in its place.
+    /// Whether it asks for another template.
+    pub(crate) fn is_for_template(&self) -> bool {
+        self.user == FOR_TEMPLATE
+    }
+
+    /// The socket over which the fork and the server tell each other that it is in its place. Another template gets its requests on it.
     pub(crate) fn server(&self) -> i32 {
         self.descriptors[1]
     }

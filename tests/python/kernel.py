@@ -251,6 +251,19 @@ class Runner:
         self.channels.pop().socket.close()
         self.channels[-1].send(b"R")
 
+    def complete(self, text):
+        """Returns where the word at the end of a text begins, and what it may become."""
+        self.channels[-1].send(b"Q", text.encode())
+        kind, payload = self._message(self.channels[-1])
+        assert kind == b"q"
+        (start,) = struct.unpack(">I", payload[:4])
+        rest, names = payload[4:], []
+        while rest:
+            (length,) = struct.unpack(">H", rest[:2])
+            names.append(rest[2 : 2 + length].decode())
+            rest = rest[2 + length :]
+        return start, names
+
     def interrupt(self):
         os.kill(self.pids[-1], signal.SIGINT)
 

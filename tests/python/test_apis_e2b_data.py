@@ -186,6 +186,49 @@ async def test_a_stream_of_input_is_refused_where_it_breaks(sandbox):
     await in_thread(check)
 
 
+async def test_a_stream_of_input_that_breaks_later_has_given_its_first_parts(sandbox):
+    method = "process.Process/StreamInput"
+
+    def check():
+        with sandbox.streaming(START, sandbox.start("cat", stdin=True)) as stream:
+            pid = stream.started()
+            start = envelope({"start": {"process": {"pid": pid}}})
+
+            def data(text):
+                return envelope({"data": {"input": {"stdin": encoded(text)}}})
+
+            broken = {
+                b"a": envelope({"start": {"process": {"pid": pid}}}),
+                b"b": envelope({"data": {"input": {"stdin": 7}}}),
+                b"c": envelope({"data": {"input": {"stdin": "?"}}}),
+                b"e": envelope({"data": {"input": {"stdin": "", "pty": ""}}}),
+                b"f": envelope(b"{", length=1),
+                b"g": envelope({}, flags=0x40),
+                b"h": b"\0\0",
+            }
+            for text, body in broken.items():
+                with sandbox.streaming(method, start + data(text) + body) as refused:
+                    messages, end = refused.all()
+                    # A client must not send the whole of it again.
+                    assert refused.answer.getheader("isolator-outcome") == "unknown", (text, end)
+                assert messages == [] and end["error"]["code"] == "invalid_argument", (text, end)
+            # A part that is compressed, and one that says it is.
+            packed = gzip.compress(json.dumps({"data": {"input": {"stdin": encoded(b"i")}}}).encode())
+            sent = sandbox.stream(method, start + envelope(packed, flags=1), Connect_Content_Encoding="gzip")
+            assert sent == ([{}], {}), sent
+            _, end = sandbox.stream(method, start + data(b"j") + envelope(b"no gzip", flags=1), Connect_Content_Encoding="gzip")
+            assert "decompressed" in end["error"]["message"], end
+            # A process that has ended takes none.
+            sandbox.rpc("process.Process/CloseStdin", {"process": {"pid": pid}})
+            messages, _ = stream.all()
+            _, end = sandbox.stream(method, start + data(b"k"))
+            assert end["error"]["code"] == "not_found", end
+        printed = b"".join(base64.b64decode(it["event"]["data"]["stdout"]) for it in messages if "data" in it["event"])
+        assert printed == b"abcefghij"
+
+    await in_thread(check)
+
+
 async def test_a_stream_is_kept_alive_as_often_as_its_client_asks(sandbox):
     messages, _ = await in_thread(sandbox.stream, START, sandbox.start("sleep 2.5"), Keepalive_Ping_Interval="1")
     assert [next(iter(message["event"])) for message in messages] == ["start", "keepalive", "keepalive", "end"]
@@ -636,6 +679,39 @@ async def test_watchers_say_what_changes_and_are_forgotten(sandbox):
         assert rpc("CreateWatcher", path="plain")[0] == 400
         many = [rpc("CreateWatcher", path="watched")[0] for _ in range(20)]
         assert set(many) == {200, 429} and many[0] == 200, many
+
+    await in_thread(check)
+
+
+async def test_an_answer_with_changes_is_bounded_however_fast_they_come(sandbox):
+    def check():
+        sandbox.rpc("filesystem.Filesystem/MakeDir", {"path": "busy"})
+        watcher = sandbox.rpc("filesystem.Filesystem/CreateWatcher", {"path": "busy"})[1]["watcherId"]
+        names = "import itertools\nfor number in itertools.count():\n    open(f'busy/{number % 500:0200}', 'w').close()"
+        with sandbox.streaming(START, sandbox.start(f'python3 -c "{names}"')) as stream:
+            pid = stream.started()
+            asked = 0
+            for _ in range(2):
+                began = time.monotonic()
+                status, answer = sandbox.rpc("filesystem.Filesystem/GetWatcherEvents", {"watcherId": watcher})
+                took = time.monotonic() - began
+                # Two seconds are for collecting.
+                assert took < 6, took
+                if status != 200:
+                    # More than the sandbox keeps has come meanwhile.
+                    assert "lost" in answer["message"], answer
+                    watcher = sandbox.rpc("filesystem.Filesystem/CreateWatcher", {"path": "busy"})[1]["watcherId"]
+                    continue
+                events = answer["events"]
+                asked += len(events)
+                assert len(events) <= 10_000 and sum(256 + len(it["name"]) for it in events) < (1 << 20) + 1024, len(events)
+            assert asked > 0
+            kill = {"process": {"pid": pid}, "signal": "SIGNAL_SIGKILL"}
+            assert sandbox.rpc("process.Process/SendSignal", kill)[0] == 200
+            stream.all()
+        # Each answer is a message of its own, so a client that asks again gets the rest, and then none.
+        watcher = sandbox.rpc("filesystem.Filesystem/CreateWatcher", {"path": "busy"})[1]["watcherId"]
+        assert sandbox.rpc("filesystem.Filesystem/GetWatcherEvents", {"watcherId": watcher}) == (200, {"events": []})
 
     await in_thread(check)
 

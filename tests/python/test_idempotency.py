@@ -1,6 +1,8 @@
 """Calls with idempotency keys over each interface, and the outcome that each answer says."""
 
 import json
+import os
+import signal
 import uuid
 
 import anyio
@@ -10,7 +12,7 @@ from by_hand import CLIENT, MODERN, by_hand, python, request
 from e2b_raw import KEY as E2B_KEY
 from e2b_raw import Server as E2bServer
 from e2b_raw import envelope
-from server import configuration, shared
+from server import configuration, process_with, shared, until
 
 pytestmark = pytest.mark.any_engine
 
@@ -115,6 +117,45 @@ async def test_each_answer_says_whether_the_call_has_run(place):
     assert outcome((await call(place, "execute_code", session | {"entrypoint_code": "1"}))[0]) == "not-run"
     async with connected(place) as connection:
         assert outcome(await connection.post("/mcp", b"{", **MCP)) == "not-run"
+
+
+async def test_a_cell_that_its_interpreter_did_not_take_has_not_run(place):
+    _, opened = await call(place, "open_session", {"language": "python"})
+    session = {"session": opened["structuredContent"]["session"]}
+    # Its thread ends the interpreter, after this cell and before the next one.
+    ends = "import os, threading\n_ = threading.Timer(0.3, os._exit, [1]).start()"
+    await call(place, "execute_code", session | {"entrypoint_code": ends})
+    await anyio.sleep(0.8)
+    key = a_key()
+    write = session | {"entrypoint_code": "open('ran', 'a').write('x')"}
+    answer, result = await call(place, "execute_code", write, idempotency_key=key)
+    assert outcome(answer) == "not-run" and result["isError"], answer.body
+    assert result["_meta"]["isolator/outcome"] == "not-run" and "did not run" in result["content"][0]["text"], result
+    # So its key is free, and the session goes on.
+    answer, result = await call(place, "execute_code", write, idempotency_key=key)
+    assert outcome(answer) == "ran" and result["structuredContent"]["result"] == "1", answer.body
+
+
+async def test_keys_outlive_a_reload_of_the_configuration(tmp_path):
+    async with serving(tmp_path, {"sandboxFusion": {}}) as (place, said):
+        body, key, other = {"code": RANDOM, "language": "python"}, a_key(), a_key()
+        first = await post(place, "/run_code", body, idempotency_key=key)
+        in_session = {"language": "python"}
+        _, opened = await call(place, "open_session", in_session, idempotency_key=other)
+        path = tmp_path / "config.json"
+        changed = json.loads(path.read_text()) | {"requests": {"maxQueue": 7}}
+        path.write_text(json.dumps(changed))
+        os.kill(process_with(f"XDG_STATE_HOME={tmp_path}"), signal.SIGHUP)
+        await until(lambda: "the configuration was loaded again" in said(), 10, "the configuration is loaded again")
+        again = await post(place, "/run_code", body, idempotency_key=key)
+        assert again.body == first.body and first.status == 200, again.body
+        assert (await call(place, "open_session", in_session, idempotency_key=other))[1] == opened
+        # Where no answers are kept any longer, a mark stays.
+        path.write_text(json.dumps(changed | {"requests": {"keyedAnswersMB": 0}}))
+        os.kill(process_with(f"XDG_STATE_HOME={tmp_path}"), signal.SIGHUP)
+        await until(lambda: said().count("the configuration was loaded again") == 2, 10, "the configuration is loaded again")
+        again = await post(place, "/run_code", body, idempotency_key=key)
+        assert (again.status, outcome(again)) == (409, "ran"), again.body
 
 
 async def test_apis_answer_a_repeated_request_with_the_first_answer(place):

@@ -174,15 +174,35 @@ def test_the_program_is_a_module_of_the_workspace(kernel, tmp_path):
     assert kernel.good("const require = 1, module = 2, exports = 3; require + module + exports") == "6"
 
 
-def test_a_changed_file_is_loaded_again_on_request(kernel, tmp_path):
-    (tmp_path / "mine.js").write_text("module.exports = 1")
-    (tmp_path / "mine.mjs").write_text("export default 1")
-    assert kernel.good("[require('./mine.js'), (await import('./mine.mjs')).default]") == "[ 1, 1 ]"
-    (tmp_path / "mine.js").write_text("module.exports = 2")
-    (tmp_path / "mine.mjs").write_text("export default 2")
-    assert kernel.good("[require('./mine.js'), (await import('./mine.mjs')).default]") == "[ 1, 1 ]"
-    assert kernel.good("delete require.cache[require.resolve('./mine.js')]; require('./mine.js')") == "2"
-    assert kernel.good("(await import('./mine.mjs?2')).default") == "2"
+def test_a_changed_file_is_loaded_again(kernel, tmp_path):
+    (tmp_path / "part.js").write_text("module.exports = 1")
+    (tmp_path / "whole.js").write_text("module.exports = [require('./part')]; globalThis.loads = (globalThis.loads ?? 0) + 1")
+    (tmp_path / "part.mjs").write_text("export let n = 1; export function next() { n += 1 }")
+    (tmp_path / "whole.mjs").write_text("export * from './part.mjs'; export const text = 'old'")
+    (tmp_path / "other.mjs").write_text("export const kept = {}")
+    (tmp_path / "d.json").write_text("[1]")
+    code = "import { n, next, text } from './whole.mjs'; import { kept } from './other.mjs'; import d from './d.json' with { type: 'json' }"
+    assert kernel.good(f"{code}\nkept.it = 1; [n, text, d, require('./whole.js'), require('./d.json')]") == (
+        "[ 1, 'old', [ 1 ], [ 1 ], [ 1 ] ]"
+    )
+    # What has not changed stays, with its state.
+    assert kernel.good(f"{code}\nnext(); [n, kept.it, require('./whole.js'), loads]") == "[ 2, 1, [ 1 ], 1 ]"
+    (tmp_path / "part.js").write_text("module.exports = 22")
+    (tmp_path / "part.mjs").write_text("export let n = 10; export function next() { n += 10 }")
+    (tmp_path / "d.json").write_text("[1, 2]")
+    assert kernel.good("[n, loads]") == "[ 2, 1 ]", "nothing changes before it is asked for"
+    assert kernel.good("[(await import('./part.mjs')).n, require('./d.json')]") == "[ 10, [ 1, 2 ] ]"
+    assert kernel.good(f"{code}\nnext(); [n, text, d, kept.it, require('./whole.js'), loads]") == (
+        "[ 20, 'old', [ 1, 2 ], 1, [ 22 ], 2 ]"
+    )
+    # One that was wrong, or not there.
+    (tmp_path / "part.mjs").write_text("export let n = ;")
+    assert kernel.run("import './whole.mjs'").reason == "SyntaxError: Unexpected token ';'"
+    assert "not_there" in kernel.run("import './not_there.mjs'").reason
+    (tmp_path / "part.mjs").write_text("export let n = 5;")
+    (tmp_path / "not_there.mjs").write_text("export const there = true")
+    assert kernel.good("import { n } from './whole.mjs'; import { there } from './not_there.mjs'; [n, there]") == "[ 5, true ]"
+    assert kernel.good("import { n as m } from './part.mjs?2'; [m, typeof require.resolve('./part.js')]") == "[ 5, 'string' ]"
 
 
 def test_import_in_each_form(kernel, tmp_path):
@@ -205,6 +225,16 @@ def test_import_in_each_form(kernel, tmp_path):
     )
     assert kernel.good("import.meta.resolve('./m.mjs') === `file://${__dirname}/m.mjs`") == "true"
     assert kernel.good("import fs, { existsSync } from 'node:fs'; existsSync === fs.existsSync") == "true"
+    # The names follow the module, also one that was a variable or a function before.
+    (tmp_path / "count.mjs").write_text("export let n = 0; export function up() { return (n += 1) }; export { n as default }")
+    kernel.good("let n = 'mine'; function f() {}")
+    assert kernel.good("import c, { n, up } from './count.mjs'; import { n as f } from './count.mjs'\nup(); c") == "1"
+    assert kernel.good("up(); [c, n, f]") == "[ 2, 1, 1 ]"
+    assert kernel.good("[c, n, f]") == "[ 2, 2, 2 ]"
+    assert kernel.run("c = 5").reason == "TypeError: Assignment to constant variable."
+    assert kernel.good("let c = 5; var n = 6; up(); [c, n, f]") == "[ 5, 6, 2 ]"
+    # What Node.js has there stays for modules.
+    assert kernel.good("import { setTimeout } from 'node:timers/promises'; await setTimeout(1, setTimeout !== globalThis.setTimeout)") == "true"
     # No import at all.
     assert kernel.good("const o = { import: 1, export: 2 }; `import 'x'` + o.import + /export/.source // import 'y'") == (
         "\"import 'x'1export\""
@@ -216,7 +246,7 @@ def test_import_in_each_form(kernel, tmp_path):
     cell = kernel.run("import\n  nothing\n  from './nothing.mjs'\n")
     assert cell.reason.startswith("Error: Cannot find module") or "ERR_MODULE_NOT_FOUND" in cell.stderr
     # Lines stay where they are.
-    assert "<cell 14>:4\n" in kernel.run("import {\n  a\n} from './m.mjs'\nthrow new Error('four')").stderr
+    assert "<cell 21>:4\n" in kernel.run("import {\n  a\n} from './m.mjs'\nthrow new Error('four')").stderr
 
 
 def test_typescript(kernel):
@@ -227,8 +257,13 @@ def test_typescript(kernel):
     cell = kernel.run("let n: number = 1\nlet s: = 1", TYPESCRIPT)
     assert (cell.kind, cell.reason.split(":")[0]) == (FAILED, "SyntaxError")
     assert cell.stderr.startswith("<cell 4>:2\n") and "\nlet s: = 1\n       ^\n" in cell.stderr
+    # Lines and columns are those of the code, also where it was translated, and where parts of it were moved.
+    cell = kernel.run("enum E { A,\n  B }\n  throw new Error('third')", TYPESCRIPT)
+    assert "<cell 5>:3\n  throw new Error('third')\n        ^" in cell.stderr and "    at <cell 5>:3:9\n" in cell.stderr
+    code = "/* one */ const moved = 1\nfunction s() {\n  throw new Error('third') }\n\nexport { moved as alias }\n  s()"
+    assert "    at s (<cell 6>:3:9)\n    at <cell 6>:6:3\n" in kernel.run(code).stderr
     # A line of a type is a line of the code.
-    assert "<cell 5>:3\n" in kernel.run("type T = {\n  n: number }\nthrow new Error('third')", TYPESCRIPT).stderr
+    assert "<cell 7>:3\n" in kernel.run("type T = {\n  n: number }\nthrow new Error('third')", TYPESCRIPT).stderr
 
 
 def test_typescript_without_support_is_told(kernel):

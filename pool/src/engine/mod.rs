@@ -334,6 +334,23 @@ pub trait Engine: Send + Sync + 'static {
         false
     }
 
+    /// Whether the kernel of a session could be forked into a sandbox now. If not, an engine may make a template for later sessions, in
+    /// the background.
+    fn can_fork_kernel(&self, _: &SandboxName, _: &Arc<SandboxSpec>, _with_modules: bool) -> bool {
+        false
+    }
+
+    /// Notes that the kernel of a session that was forked into a sandbox did not get ready there, and why. An engine gives up the
+    /// template.
+    fn kernel_not_ready(
+        &self,
+        _: &SandboxName,
+        _: &Arc<SandboxSpec>,
+        _with_modules: bool,
+        _: &str,
+    ) {
+    }
+
     /// Notes the imports of a program that has ended. An engine may import ahead what programs import often.
     fn imported(&self, _: &SandboxName, _: &Arc<SandboxSpec>, _: Imported<'_>) {}
 

@@ -72,12 +72,14 @@ pub(crate) struct Want {
     pub(crate) interpreter: Wanted,
     /// For one that has just these.
     pub(crate) imports: Imports,
+    /// Whether it becomes the kernel of a session.
+    pub(crate) for_session: bool,
 }
 
 impl Want {
     /// One of those of its sandbox, without imports.
     pub(crate) fn only(interpreter: Wanted) -> Self {
-        Self { interpreter, imports: Imports::default() }
+        Self { interpreter, imports: Imports::default(), for_session: false }
     }
 }
 
@@ -91,6 +93,11 @@ pub enum Fork {
     },
     /// A program waits for it. There is none while the template is being made.
     Awaited(AwaitedFork),
+    /// It becomes the kernel of a session, which waits for it. There is none while the template is being made.
+    Kernel {
+        /// Whether it has imported the modules of its language.
+        with_modules: bool,
+    },
 }
 
 /// An interpreter for a program that waits for it.

@@ -314,7 +314,9 @@ impl Pool {
         if interpreter == Wanted::Loaded {
             self.preloading.used();
         }
-        Want::only(interpreter)
+        // A module that a template has imported could be another version than the set has.
+        let for_session = interpreter != Wanted::New && request.packages.is_none();
+        Want { for_session, ..Want::only(interpreter) }
     }
 
     /// Takes a sandbox for good. Dropping the future leaves the pool as it was.

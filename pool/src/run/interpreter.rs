@@ -127,7 +127,7 @@ fn python(sources: &[&[u8]], modules: &[String], own: &[&str]) -> Want {
     }
     let parts = of_image(imports.iter().flatten().flat_map(|import| &import.parts), own);
     let imports = Imports { modules: named, parts };
-    Want { interpreter, imports }
+    Want { interpreter, imports, for_session: false }
 }
 
 /// The names that are not of the request itself, sorted. None if there are too many.

@@ -219,11 +219,11 @@ pub(crate) async fn prepare(
     if has_other_limits {
         sandbox.limit(resources).await.map_err(RunError::NotLimited)?;
     }
-    let has_modules = match fork {
+    let forked = match fork {
         Some(fork) => sandbox.fork(fork).await.map_err(RunError::NotForked)?,
-        None => false,
+        None => None,
     };
-    let interpreter = if has_modules { Wanted::Loaded } else { want.interpreter };
+    let interpreter = forked.unwrap_or(want.interpreter);
     Ok(Prepared { interpreter, packages, bind, limit: began.elapsed() })
 }
 

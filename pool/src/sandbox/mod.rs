@@ -219,11 +219,16 @@ impl Sandbox<Armed> {
     }
 
     /// A fork that the engine can put into the sandbox and that is better for a program than the waiting interpreter, if there is one.
-    pub(crate) fn better_fork(&self, want: &Want) -> Option<AwaitedFork> {
+    pub(crate) fn better_fork(&self, want: &Want) -> Option<Fork> {
         if self.spec.preload.is_none() || want.interpreter == Wanted::New {
             return None;
         }
         let with_modules = want.interpreter == Wanted::Loaded;
+        if want.for_session {
+            let name = self.lease.name();
+            let can_fork = self.engine.can_fork_kernel(name, &self.spec, with_modules);
+            return can_fork.then_some(Fork::Kernel { with_modules });
+        }
         let is_there = match self.state.missing {
             None => true,
             Some(Missing::Modules) => !with_modules,
@@ -235,7 +240,8 @@ impl Sandbox<Armed> {
         }
         let fork = AwaitedFork { with_modules, is_there, imports: want.imports.clone() };
         self.engine.asked_for(self.lease.name(), &self.spec, &fork);
-        self.engine.can_fork(self.lease.name(), &self.spec, &fork).then_some(fork)
+        let can_fork = self.engine.can_fork(self.lease.name(), &self.spec, &fork);
+        can_fork.then_some(Fork::Awaited(fork))
     }
 
     /// Gives a set of packages to the sandbox, which may still be frozen. Returns their description for the runner. The set is
@@ -250,18 +256,34 @@ impl Sandbox<Armed> {
         Ok(wire::Packages { interpreter: set.interpreter, folder })
     }
 
-    /// Forks an interpreter for a program into the thawed sandbox. Returns whether one with modules came.
+    /// Forks an interpreter for a program or a session into the thawed sandbox. Returns what it must be asked for, if one has come that
+    /// is better than those that wait. The runner of a session waits for it when the session is opened.
     ///
     /// After an error the state of the sandbox is unknown: it must not get a job. The same holds if the future is dropped.
-    pub(crate) async fn fork(&mut self, fork: AwaitedFork) -> Result<bool, SandboxError> {
+    pub(crate) async fn fork(&mut self, fork: Fork) -> Result<Option<Wanted>, SandboxError> {
         let spec = Arc::clone(&self.spec);
-        let Some(preload) = &spec.preload else { return Ok(false) };
-        let fork = self.engine.fork(self.lease.name(), &spec, Fork::Awaited(fork));
+        let Some(preload) = &spec.preload else { return Ok(None) };
+        let is_kernel = matches!(fork, Fork::Kernel { .. });
+        let fork = self.engine.fork(self.lease.name(), &spec, fork);
         let Forked::Yes { modules } = bounded(Call::Preload, fork).await? else {
-            return Ok(false);
+            return Ok(None);
         };
+        if is_kernel {
+            return Ok(Some(Wanted::Forked));
+        }
         self.prepare(&preload.message(&spec.workdir, &modules, true)).await?;
-        Ok(!modules.is_empty())
+        Ok((!modules.is_empty()).then_some(Wanted::Loaded))
+    }
+
+    /// Reports to the engine that the kernel that was forked into the sandbox did not get ready.
+    pub(crate) fn kernel_not_ready(&self, why: &str) {
+        let with_modules =
+            self.spec.preload.as_ref().is_some_and(|preload| !preload.modules.is_empty());
+        // With a request's limits it may be the limits that kept it from that.
+        if !self.has_other_limits {
+            let why = in_one_line(why);
+            self.engine.kernel_not_ready(self.lease.name(), &self.spec, with_modules, &why);
+        }
     }
 
     /// Reports to the engine the imports of the program, and its CPU time.

@@ -16,7 +16,8 @@ packages, ``packages`` and its folder come first, each ended by a NUL.
 A template has the server on its standard input, and the number of that is its channel. It sends four lines: ``ready`` and the CPU
 time of its start in nanoseconds; the imports, each as its name, ``=`` and its CPU time, with ``!`` for the standard library, and
 without a time if it is missing; the folders in which modules are, and the ends of their files; the names of all modules. Then it is forked, into one sandbox after the other, and each fork
-goes on as above, with a channel of its own.
+goes on as above, with a channel of its own. A copy of it can become the template for sessions, which has the kernel, and all that the
+kernel imports. It says the same lines, and its forks serve only sessions.
 """
 
 import sys
@@ -187,13 +188,13 @@ def _arrange_the_end(preloaded, leaves):
     return count
 
 
-def _load(names, leaves, drawn):
-    """Imports the modules and makes them known to the end. In a template ``drawn`` gets what its forks must draw again. Returns the
-    packages of the modules that were imported, and the times."""
+def _load(names, leaves, drawn, chosen):
+    """Imports the modules and makes them known to the end. In a template ``drawn`` gets what its forks must draw again, and ``chosen``
+    the generators whose seeds were chosen. Returns the packages of the modules that were imported, and the times."""
     plain = set(sys.modules)
     import gc
 
-    preloaded, chosen = {}, {}
+    preloaded = {}
     count = _arrange_the_end(preloaded, leaves)
     end_watch = _watch_seeds(chosen) if names and drawn is not None else None
     times = _preload(names)
@@ -325,14 +326,17 @@ def _call_template(name):
         pass
 
 
-def _wait_to_be_forked(leaves, drawn):
-    """Returns in each fork, and never in the template. Returns whether a program waits for this fork."""
+def _wait_to_be_forked(leaves, drawn, template="template"):
+    """Returns in each fork, and never in the template. Returns whether a program waits for this fork; None in a copy that is to become
+    the template for sessions."""
     import os
 
     here = os.getcwd()
-    _call_template("template")
+    _call_template(template)
+    is_awaited = vars(sys).pop("_isolator_is_awaited", None)
+    if is_awaited is None:
+        return None
     leaves.append(vars(sys).pop("_isolator_leave"))
-    is_awaited = vars(sys).pop("_isolator_is_awaited")
     os.chdir(here)
     for draw, thing in drawn:
         draw(thing)
@@ -539,10 +543,10 @@ def _park(said):
     started = process_time_ns()
     channel, _, names = said.partition(":")
     channel = int(channel)
-    names, leaves = [name for name in names.split(",") if name], []
+    names, leaves, chosen, prepared = [name for name in names.split(",") if name], [], {}, None
     drawn = [] if channel == 0 else None
     try:
-        preloaded, times = _load(names, leaves, drawn)
+        preloaded, times = _load(names, leaves, drawn, chosen)
         if len(os.listdir("/proc/self/task")) > 1:
             raise RuntimeError("a module started threads, which a program would notice when it forks")
         if channel == 0:
@@ -566,13 +570,19 @@ def _park(said):
         channel = _FORKED_CHANNEL
         try:
             is_awaited = _wait_to_be_forked(leaves, drawn)
+            if is_awaited is None:
+                prepared = _prepare_kernel(kernel, preloaded, drawn, chosen)
+                written = _written()
+                os.write(0, _report(started, times).encode(errors="backslashreplace"))
+                is_awaited = _wait_to_be_forked(leaves, drawn, "copied_template")
             # To free them, their pages would have to be copied.
             leaves.append((kernel, list(_running_code())))
             _write_again(written)
             if not is_awaited:
                 _rehearse(preloaded)
-        except BaseException:
-            # The runner sees that this is gone.
+        except BaseException as error:
+            # The runner sees that this is gone, and the server what it has printed if it was to be a template.
+            os.write(2, ("%s: %s\n" % (type(error).__name__, error)).encode(errors="backslashreplace"))
             os._exit(1)
     os.write(channel, ready)
     try:
@@ -587,7 +597,10 @@ def _park(said):
         is_session = arguments[0] == b"session"
         arguments = [os.fsdecode(argument) for argument in arguments[1:]]
         if is_session:
-            _become_kernel(kernel, channel)
+            _become_kernel(kernel, channel, prepared)
+        if prepared:
+            # A program would find the kernel's modules.
+            os._exit(0)
         sys.argv.extend(arguments)
         if hasattr(sys, "orig_argv"):
             sys.orig_argv.extend(arguments)
@@ -621,18 +634,45 @@ def _receive(channel):
             return words
 
 
-def _become_kernel(kernel, channel):
-    """Runs the kernel of a session. It never returns. Python does not get to its program then, so ``site`` and the image's own module
-    of this name count as loaded from here on: threads that import them would wait for ever."""
-    import os
+def _prepare_kernel(kernel, preloaded, drawn, chosen):
+    """Loads the kernel of sessions, with what it imports, in a copy of a template. Returns its namespace. ``preloaded`` and ``drawn``
+    get more."""
+    import gc
 
+    plain = set(sys.modules)
+    for stream in [sys.stdout, sys.stderr]:
+        stream.flush()
+    prepared = {"__name__": "kernel", "__file__": _KERNEL, "__builtins__": __builtins__}
+    _end_of_start()
+    exec(kernel, prepared)
+    prepared["prepare"]()
+    preloaded |= _packages_of(set(sys.modules) - plain)
+    # The collector has none of the things from before.
+    drawn += _find_drawn(chosen)
+    gc.collect()
+    gc.freeze()
+    return prepared
+
+
+def _end_of_start():
+    """Python does not get to its program in a session, so ``site`` and the image's own module of this name count as loaded from here on:
+    threads that import them would wait for ever."""
     for name in ["site", __name__]:
         if name in sys.modules:
             sys.modules[name].__spec__._initializing = False
+
+
+def _become_kernel(kernel, channel, prepared):
+    """Runs the kernel of a session, which may be prepared. It never returns."""
+    import os
+
+    _end_of_start()
     sys.argv[:] = [_KERNEL, str(channel)]
     _start_clocks()
     os.write(channel, b".")
     try:
+        if prepared:
+            prepared["start"]()
         exec(kernel, {"__name__": "__main__", "__file__": _KERNEL, "__builtins__": __builtins__})
     finally:
         os._exit(1)

@@ -9,6 +9,7 @@ use isolator_runner::paths;
 use isolator_runner::wire::{Interpreter, Kernel, Preload, Wanted};
 
 use super::{Parked, Preloads, inherited_channel};
+use crate::forks::Forks;
 use crate::packages;
 use crate::process::{OomScore, Process};
 
@@ -17,8 +18,10 @@ pub(crate) struct StartedKernel {
     pub(crate) process: Process,
     /// The channel of its messages.
     pub(crate) channel: UnixStream,
-    /// Whether it was a waiting one.
+    /// Whether it was a waiting one, or was forked.
     pub(crate) preloaded: bool,
+    /// Why it is not the one that was forked for it.
+    pub(crate) not_ready: Option<String>,
 }
 
 impl Preloads {
@@ -28,7 +31,8 @@ impl Preloads {
         [bare, loaded, replaced].into_iter().flatten().for_each(Parked::end);
     }
 
-    /// Lets an interpreter that waits become the kernel of a session, or starts one. The others end.
+    /// Lets an interpreter that was forked for it, or one that waits, become the kernel of a session, or starts one. Also returns the
+    /// others, which were killed and have to be ended.
     ///
     /// # Errors
     ///
@@ -38,15 +42,25 @@ impl Preloads {
         kernel: &Kernel,
         workdir: &Path,
         oom_score: &OomScore,
-    ) -> io::Result<StartedKernel> {
+        forks: Option<Forks>,
+    ) -> io::Result<(StartedKernel, Vec<Parked>)> {
         let Self { preload, bare, loaded, replaced, .. } = self;
+        let (forked, mut not_ready) = match (kernel.wanted, &forks) {
+            (Wanted::Forked, Some(forks)) => match Parked::accept(forks) {
+                Ok((forked, _)) => (Some(forked), None),
+                Err(problem) => (None, Some(problem)),
+            },
+            _ => (None, None),
+        };
+        // A cell must not find it.
+        drop(forks);
         let is_like = |preload: &Preload| {
             (preload.interpreter, Path::new(&preload.workdir)) == (kernel.interpreter, workdir)
                 && (&preload.argv, &preload.env) == (&kernel.waiting, &kernel.env)
         };
         let is_fit = preload.as_ref().is_some_and(is_like);
         let (first, second) = match kernel.wanted {
-            Wanted::Loaded => (loaded, bare),
+            Wanted::Loaded | Wanted::Forked => (loaded, bare),
             Wanted::Bare | Wanted::New => (bare, loaded),
         };
         let mut started = None;
@@ -55,18 +69,26 @@ impl Preloads {
             Interpreter::Node => paths::NODE_KERNEL,
         };
         let packages = kernel.packages.as_ref();
-        for mut parked in [first, second, replaced].into_iter().flatten() {
+        let mut spares = Vec::new();
+        for mut parked in [forked, first, second, replaced].into_iter().flatten() {
             if is_fit && started.is_none() && parked.becomes_kernel(program, packages) {
+                let not_ready = not_ready.take();
                 let Parked { process, channel, .. } = parked;
-                started = Some(StartedKernel { process, channel, preloaded: true });
+                started = Some(StartedKernel { process, channel, preloaded: true, not_ready });
             } else {
-                parked.end();
+                parked.process.kill();
+                spares.push(parked);
             }
         }
-        match started {
-            Some(started) => Ok(started),
-            None => start_kernel(kernel, workdir, oom_score),
-        }
+        let started = match started {
+            Some(started) => started,
+            None => {
+                // Their memory may be what a new one needs.
+                spares.drain(..).for_each(Parked::end);
+                StartedKernel { not_ready, ..start_kernel(kernel, workdir, oom_score)? }
+            }
+        };
+        Ok((started, spares))
     }
 }
 
@@ -85,5 +107,5 @@ pub(crate) fn start_kernel(
     argv.push(their_end.as_raw_fd().to_string());
     let env = packages::variables(&kernel.env, kernel.packages.as_ref());
     let process = Process::spawn(&argv, &env, folder, oom_score, Some(b""))?.supervised()?;
-    Ok(StartedKernel { process, channel, preloaded: false })
+    Ok(StartedKernel { process, channel, preloaded: false, not_ready: None })
 }

@@ -105,7 +105,7 @@ impl Session<'_> {
             failed(format!("{command}: {error}"))
         })?;
         self.kernels = Some(kernels);
-        Ok(Opened { version: Some(version), preloaded: false, memory: cgroup::memory() })
+        Ok(Opened { version: Some(version), memory: cgroup::memory(), ..Opened::default() })
     }
 
     fn start(

@@ -34,12 +34,13 @@ use self::contexts::Contexts;
 pub(crate) use self::job::run_job;
 use self::kernels::Kernels;
 use self::listing::{Listing, Nothing};
+use crate::forks::Forks;
 use crate::frame_writer::FrameWriter;
 use crate::install::Installs;
 use crate::output::CHUNK;
 use crate::packages::{self, Links};
 use crate::poll::{self, readable};
-use crate::preload::{Preloads, StartedKernel};
+use crate::preload::{Parked, Preloads};
 use crate::process::OomScore;
 use crate::request::{NotRun, receive_input};
 use crate::unpack::TarFrames;
@@ -79,6 +80,7 @@ struct Session<'a> {
 pub(crate) fn serve(
     session: wire::Session,
     preloads: Preloads,
+    forks: Option<Forks>,
     installs: Installs,
     oom_score: &OomScore,
     from_server: BufReader<File>,
@@ -94,8 +96,10 @@ pub(crate) fn serve(
     let mut session =
         Session::new(workdir, packages, installs, counted, oom_score, from_server, to_server);
     session.checkpoints = checkpoints;
-    let opened = session.open(kernel, preloads)?;
+    let (opened, spares) = session.open(kernel, preloads, forks)?;
     session.to_server.send(Kind::Opened, &opened)?;
+    // To take their memory apart takes as long as opening the session.
+    spares.into_iter().for_each(Parked::end);
     session.counted = cgroup::Counters::read();
     let served = session.rest().and_then(|()| session.serve());
     processes::kill_everything();
@@ -133,14 +137,21 @@ impl<'a> Session<'a> {
 }
 
 impl Session<'_> {
-    /// Starts the kernel, if there is one.
-    fn open(&mut self, kernel: Option<wire::Kernel>, preloads: Preloads) -> Result<Opened, Failed> {
+    /// Starts the kernel, if there is one. Also returns the interpreters that it does not need, which were killed.
+    fn open(
+        &mut self,
+        kernel: Option<wire::Kernel>,
+        preloads: Preloads,
+        forks: Option<Forks>,
+    ) -> Result<(Opened, Vec<Parked>), Failed> {
         let mut opened = Opened::default();
+        let mut spares = Vec::new();
         if let Some(kernel) = kernel {
-            let started = preloads.into_kernel(&kernel, &self.workdir, self.oom_score);
-            let kernels = started.and_then(|started| {
-                let StartedKernel { preloaded, .. } = started;
-                opened.preloaded = preloaded;
+            let started = preloads.into_kernel(&kernel, &self.workdir, self.oom_score, forks);
+            let kernels = started.and_then(|(started, others)| {
+                spares = others;
+                opened.preloaded = started.preloaded;
+                opened.not_ready.clone_from(&started.not_ready);
                 Kernels::new(kernel.interpreter, started, self.checkpoints)
             });
             let (kernels, version, pipes) = kernels.map_err(|error| {
@@ -154,7 +165,7 @@ impl Session<'_> {
             preloads.end();
         }
         opened.memory = cgroup::memory();
-        Ok(opened)
+        Ok((opened, spares))
     }
 
     fn serve(&mut self) -> io::Result<()> {

@@ -89,8 +89,11 @@ pub struct Kernel {
 pub struct Opened {
     /// The version of the kernel's interpreter, as it says it.
     pub version: Option<String>,
-    /// Whether the kernel is an interpreter that waited.
+    /// Whether the kernel is an interpreter that waited, or was forked.
     pub preloaded: bool,
+    /// Why the interpreter that was forked for it is not the kernel.
+    #[serde(default)]
+    pub not_ready: Option<String>,
     /// Memory of the sandbox now, in bytes, where the kernel tells.
     pub memory: Option<u64>,
 }

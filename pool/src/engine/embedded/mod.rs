@@ -262,6 +262,25 @@ impl Engine for EmbeddedEngine {
         self.can_fork_template(name, spec, fork)
     }
 
+    fn can_fork_kernel(
+        &self,
+        name: &SandboxName,
+        spec: &Arc<SandboxSpec>,
+        with_modules: bool,
+    ) -> bool {
+        self.can_fork_kernel_template(name, spec, with_modules)
+    }
+
+    fn kernel_not_ready(
+        &self,
+        name: &SandboxName,
+        spec: &Arc<SandboxSpec>,
+        with_modules: bool,
+        why: &str,
+    ) {
+        self.give_up_kernel_template(name, spec, with_modules, why);
+    }
+
     fn imported(&self, name: &SandboxName, spec: &Arc<SandboxSpec>, imported: Imported<'_>) {
         self.learn_imports(name, spec, imported);
     }

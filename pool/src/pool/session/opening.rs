@@ -52,7 +52,12 @@ pub(crate) async fn open(
         report.map(Step::Last).ok_or(WireError::Unexpected(kind))
     };
     match exchange(sandbox, message, OPEN_TIMEOUT, Place::First, take).await? {
-        RunnerReport::Done(opened) => Ok(opened),
+        RunnerReport::Done(opened) => {
+            if let Some(why) = &opened.not_ready {
+                sandbox.kernel_not_ready(why);
+            }
+            Ok(opened)
+        }
         RunnerReport::Failed(Failed { cause: FailedCause::Packages, message }) => {
             if let Some(set) = &request.packages {
                 sandbox.engine.missed(set);

@@ -89,9 +89,9 @@ impl Template {
         };
         match fork {
             Fork::Awaited(fork) if self.is_learned_for(fork) => self.learned.clone(),
-            Fork::Awaited(AwaitedFork { with_modules, .. }) | Fork::Spare { with_modules } => {
-                of_language(*with_modules)
-            }
+            Fork::Awaited(AwaitedFork { with_modules, .. })
+            | Fork::Spare { with_modules }
+            | Fork::Kernel { with_modules } => of_language(*with_modules),
         }
     }
 

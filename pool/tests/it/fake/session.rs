@@ -16,7 +16,7 @@ const REWINDS_IN: Duration = Duration::from_millis(20);
 impl Runner {
     /// Serves a session until the stream ends or a cell ends it.
     pub(super) async fn serve_session(mut self, mut decoder: FrameDecoder) -> std::io::Result<()> {
-        let opened = Opened { version: None, preloaded: true, memory: Some(1 << 20) };
+        let opened = Opened { preloaded: true, memory: Some(1 << 20), ..Opened::default() };
         self.send(Kind::Opened, &opened).await?;
         self.write(&wire::header(Kind::Resting, 0)).await?;
         let (mut cell, mut code) = (None::<Cell>, Vec::new());

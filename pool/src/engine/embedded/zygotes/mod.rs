@@ -2,6 +2,7 @@
 
 mod import_counts;
 mod imports;
+mod sessions;
 mod slots;
 mod submodules;
 mod template;
@@ -217,7 +218,9 @@ impl Templates {
     /// Gives up those with just these modules.
     fn give_up(&self, plain: &TemplateKey, modules: &[String], why: &str) {
         let slots = lock(&self.slots);
-        let with_them = |key: &TemplateKey| key.is_sibling_of(plain) && key.modules == modules;
+        let with_them = |key: &TemplateKey| {
+            !key.for_sessions && key.is_sibling_of(plain) && key.modules == modules
+        };
         for (_, slot) in slots.iter().filter(|(key, _)| with_them(key)) {
             slot.give_up_running(why);
         }
@@ -280,9 +283,18 @@ impl EmbeddedEngine {
         let launcher = launcher?;
         let modules = if with_modules { preload.modules.clone() } else { Vec::new() };
         let (spec, weak) = (Arc::clone(spec), Arc::downgrade(&launcher));
-        let learned_from = None;
+        let (learned_from, for_sessions) = (None, false);
         Some((
-            TemplateKey { launcher: weak, spec, root, packages, modules, learned_from, user },
+            TemplateKey {
+                launcher: weak,
+                spec,
+                root,
+                packages,
+                modules,
+                learned_from,
+                for_sessions,
+                user,
+            },
             launcher,
         ))
     }
@@ -338,6 +350,7 @@ impl EmbeddedEngine {
         let (with_modules, word) = match &fork {
             Fork::Spare { with_modules } => (*with_modules, SPARE),
             Fork::Awaited(fork) => (fork.with_modules, AWAITED),
+            Fork::Kernel { with_modules } => (*with_modules, AWAITED),
         };
         let Some((plain, launcher)) = self.key(name, spec, with_modules) else {
             return Ok(Forked::No(None));
@@ -351,6 +364,11 @@ impl EmbeddedEngine {
                 Some(best) => best,
                 None => return Ok(Forked::No(None)),
             },
+            Fork::Kernel { .. } => {
+                let key = plain.for_sessions(true);
+                let slot = self.templates.slot(&key);
+                (key, slot)
+            }
         };
         let mut made = slot.made.subscribe();
         let mut found = slot.look();
@@ -378,7 +396,12 @@ impl EmbeddedEngine {
             Ok(arriving) => arriving.place(cgroup, word).await,
             Err(error) => Err(error),
         };
-        let Err(error) = placed else { return Ok(Forked::Yes { modules: key.modules }) };
+        let Err(error) = placed else {
+            if word == SPARE {
+                self.foresee_sessions(&plain);
+            }
+            return Ok(Forked::Yes { modules: key.modules });
+        };
         let image = &spec.image.name;
         tracing::warn!(%image, %error, "a template could not be forked");
         slot.give_up(&template, &error.to_string());
@@ -411,7 +434,9 @@ impl EmbeddedEngine {
         slot: &Arc<Slot>,
         permit: Option<OwnedSemaphorePermit>,
     ) {
-        if let Err(error) = self.begin_template(launcher, key, slot, permit) {
+        if key.for_sessions {
+            self.copy_template(key, slot, Duration::ZERO);
+        } else if let Err(error) = self.begin_template(launcher, key, slot, permit) {
             slot.put(Err(error.into()));
         }
     }

@@ -39,6 +39,8 @@ pub(super) struct TemplateKey {
     pub(super) modules: Vec<String>,
     /// The client whose programs have imported just these; `None` if the configuration names them.
     pub(super) learned_from: Option<Arc<str>>,
+    /// Whether it has the kernel of sessions as well.
+    pub(super) for_sessions: bool,
     pub(super) user: u32,
 }
 
@@ -70,6 +72,7 @@ impl TemplateKey {
         self.is_sibling_of(other)
             && self.modules == other.modules
             && self.is_learned() == other.is_learned()
+            && self.for_sessions == other.for_sessions
     }
 
     pub(super) fn is_learned(&self) -> bool {
@@ -93,6 +96,11 @@ impl TemplateKey {
     /// Of the one without packages.
     pub(super) fn without_packages(&self) -> Self {
         Self { packages: None, ..self.clone() }
+    }
+
+    /// Of the one for sessions, or of the one that this is a copy of.
+    pub(super) fn for_sessions(&self, for_sessions: bool) -> Self {
+        Self { for_sessions, ..self.without_packages() }
     }
 
     /// Of the one that is made for a set of modules.
@@ -119,6 +127,8 @@ pub(super) struct SlotState {
     pub(super) known: Arc<TemplateModules>,
     pub(super) used: Option<Instant>,
     pub(super) is_being_made: bool,
+    /// The one that it is a copy of.
+    source: Option<Weak<tokio::sync::Mutex<Template>>>,
     pub(super) failed: Option<Failure>,
     /// How long to wait after the next failure.
     retry_after: Duration,
@@ -145,6 +155,7 @@ impl Slot {
             known: Arc::default(),
             used: None,
             is_being_made: false,
+            source: None,
             failed: None,
             retry_after: RETRY_AFTER,
         };
@@ -174,6 +185,26 @@ impl Slot {
         begins
     }
 
+    /// The one that runs.
+    pub(super) fn running(&self) -> Option<SharedTemplate> {
+        lock(&self.state).running.clone()
+    }
+
+    /// Whether the one that runs, or is being made, is a copy of this one.
+    pub(super) fn is_copy_of(&self, source: Option<&SharedTemplate>) -> bool {
+        let state = lock(&self.state);
+        state.is_being_made
+            || state
+                .source
+                .as_ref()
+                .is_some_and(|it| source.is_some_and(|of| it.as_ptr() == Arc::as_ptr(of)))
+    }
+
+    /// No new one is made after all.
+    pub(super) fn give_back(&self) {
+        lock(&self.state).is_being_made = false;
+    }
+
     /// Takes the new one, with what is known of it. The last one ends with the requests that use it.
     pub(super) fn put(&self, made: Result<(Template, TemplateModules), TemplateError>) {
         let mut state = lock(&self.state);
@@ -181,6 +212,7 @@ impl Slot {
         match made {
             Ok((template, known)) => {
                 state.known = Arc::new(known);
+                state.source = template.source().map(Arc::downgrade);
                 state.running = Some(Arc::new(tokio::sync::Mutex::new(template)));
                 state.born = Instant::now();
                 state.failed = None;

@@ -11,19 +11,20 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use isolator_runner::fork::{LONGEST_READY, REQUEST_DESCRIPTORS, STEPS};
+use isolator_runner::fork::{AWAITED, FOR_TEMPLATE, LONGEST_READY, REQUEST_DESCRIPTORS, STEPS};
 use rustix::io::ioctl_fionbio;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg, sockopt,
 };
-use rustix::process::Pid;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::io::Interest;
 
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use super::imports::{Ready, TemplateModules};
+use super::slots::SharedTemplate;
 use crate::engine::EngineError;
 use crate::engine::embedded::cgroups::Cgroup;
 use crate::engine::embedded::launcher_client::SandboxHandles;
@@ -62,7 +63,9 @@ pub(super) struct Template {
     /// Whether its answer to the last request was not read yet.
     owes_answer: bool,
     tasks: TaskTracker,
-    _image: Arc<Held>,
+    image: Arc<Held>,
+    /// The one that it is a copy of, in whose control groups it is.
+    source: Option<SharedTemplate>,
 }
 
 /// Why a template was not made.
@@ -141,8 +144,37 @@ impl Template {
         };
         let born = Instant::now();
         let (forks, owes_answer, tasks) = (0, false, tasks.clone());
+        let source = None;
         let template =
-            Self { socket, log, process, cgroup, born, forks, owes_answer, tasks, _image: image };
+            Self { socket, log, process, cgroup, born, forks, owes_answer, tasks, image, source };
+        template.check(bounds, learn).await
+    }
+
+    /// Takes a copy of a template, and waits until it has imported what it needs.
+    ///
+    /// # Errors
+    /// The cause, with its last output.
+    pub(super) async fn of_copy(
+        copy: Copy,
+        of: &SharedTemplate,
+    ) -> Result<(Self, TemplateModules), TemplateError> {
+        let Copy { socket, log, process, image, tasks } = copy;
+        let (forks, owes_answer, cgroup) = (0, false, None);
+        let (born, source) = (Instant::now(), Some(Arc::clone(of)));
+        let template =
+            Self { socket, log, process, cgroup, born, forks, owes_answer, tasks, image, source };
+        // The copy has the memory of the other one, whose groups limit both.
+        let bounds = Bounds { memory: u64::MAX, is_learned: false };
+        template.check(bounds, |_| ()).await
+    }
+
+    /// Waits until it is ready, and checks that it can be forked.
+    async fn check(
+        self,
+        bounds: Bounds,
+        learn: impl FnOnce(&Ready<'_>),
+    ) -> Result<(Self, TemplateModules), TemplateError> {
+        let template = self;
         let mut line = vec![0; LONGEST_READY];
         let said = tokio::time::timeout(READY_TIMEOUT, template.receive(&mut line)).await;
         let length = said.map_err(|_| TemplateError::Late)??;
@@ -176,6 +208,11 @@ impl Template {
         }
         template.cgroup.as_ref().map_or(Ok(()), Cgroup::share_equally)?;
         Ok((template, ready.known()))
+    }
+
+    /// The one that it is a copy of.
+    pub(super) fn source(&self) -> Option<&SharedTemplate> {
+        self.source.as_ref()
     }
 
     /// Whether it should be replaced.
@@ -227,13 +264,36 @@ impl Template {
         user: (u32, u32),
         process: BorrowedFd<'_>,
     ) -> Result<Arriving, ForkError> {
+        self.forks += 1;
+        self.request(user, Some(process)).await
+    }
+
+    /// Makes a copy that becomes a template, too.
+    ///
+    /// # Errors
+    /// The cause.
+    pub(super) async fn copy(&mut self) -> Result<Copy, ForkError> {
+        let arriving = self.request((FOR_TEMPLATE, FOR_TEMPLATE), None).await?;
+        let (image, tasks) = (Arc::clone(&self.image), self.tasks.clone());
+        let log = self.log.try_clone().map_err(ForkError::Lost)?;
+        let settled = tokio::time::timeout(FORK_TIMEOUT, arriving.settle()).await;
+        let settled = settled.unwrap_or_else(|_| Err(io::Error::other("it did not begin")));
+        let (socket, process) = settled.map_err(ForkError::Lost)?;
+        Ok(Copy { socket, log, process: Arc::new(process), image, tasks })
+    }
+
+    async fn request(
+        &mut self,
+        user: (u32, u32),
+        process: Option<BorrowedFd<'_>>,
+    ) -> Result<Arriving, ForkError> {
         if self.owes_answer {
             // The last request was canceled before its answer.
             self.answer().await.map_err(ForkError::NotForked)?;
         }
-        self.forks += 1;
         let (arriving, theirs) = Arriving::new().map_err(ForkError::NotForked)?;
         let request = [user.0.to_ne_bytes(), user.1.to_ne_bytes()].concat();
+        let process = process.unwrap_or(theirs.as_fd());
         let sent = self.send(&request, &[process, theirs.as_fd()]).await;
         drop(theirs);
         sent.map_err(ForkError::NotForked)?;
@@ -290,6 +350,15 @@ impl Template {
     }
 }
 
+/// A copy of a template, which imports what it needs now. It ends if its socket is closed.
+pub(super) struct Copy {
+    socket: PacketSocket,
+    log: OwnedFd,
+    process: Arc<OwnedFd>,
+    image: Arc<Held>,
+    tasks: TaskTracker,
+}
+
 /// A fork that has entered a sandbox, is not in its control groups yet, and waits for that.
 ///
 /// Nothing by which groups can be joined is ever in a template: it holds code of an image. The fork says that it is there, and
@@ -314,6 +383,13 @@ impl Arriving {
             Err(io::Error::other(format!("it was not in the sandbox within {FORK_TIMEOUT:?}")))
         });
         placed.map_err(ForkError::Lost)
+    }
+
+    /// Lets it become a template. Returns the socket for its requests, and the process.
+    async fn settle(self) -> io::Result<(PacketSocket, OwnedFd)> {
+        let process = pidfd_open(self.sender().await?, PidfdFlags::empty())?;
+        self.0.socket().send(&[AWAITED]).await?;
+        Ok((self.0, process))
     }
 
     async fn try_place(self, cgroup: Option<Cgroup>, word: u8) -> io::Result<()> {

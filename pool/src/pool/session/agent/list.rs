@@ -63,3 +63,23 @@ impl List<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_list_that_does_not_arrive_is_given_up() {
+        let hub = Arc::new(Hub::new());
+        let list = List {
+            kind: CallKind::Entries,
+            subject: Subject::All,
+            most: 1,
+            too_many: TooMany::Entries,
+        };
+        let began = tokio::time::Instant::now();
+        let received = list.receive::<u32>(&hub, Request::Processes, &mut |_| true).await;
+        assert!(matches!(received, Err(AgentError::ListLate)), "{received:?}");
+        assert_eq!(began.elapsed(), LIST_TIMEOUT);
+    }
+}

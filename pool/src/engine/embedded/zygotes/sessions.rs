@@ -1,0 +1,87 @@
+//! Templates of the kernels of sessions. Each is a copy of a plain template, with which it shares the memory of its modules, and has the
+//! kernel and all that the kernel imports. No program ever gets a fork of it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::slots::{Availability, Slot, TemplateKey};
+use super::template::{ForkError, Template, TemplateError};
+use crate::engine::embedded::EmbeddedEngine;
+use crate::engine::{SandboxName, SandboxSpec};
+
+/// How long after the first sandbox one is made ahead of the first session. Many servers do their work in less.
+const AHEAD_AFTER: Duration = Duration::from_millis(500);
+
+impl EmbeddedEngine {
+    /// Whether the kernel of a session can be forked. If not, its template is begun.
+    pub(in crate::engine::embedded) fn can_fork_kernel_template(
+        &self,
+        name: &SandboxName,
+        spec: &Arc<SandboxSpec>,
+        with_modules: bool,
+    ) -> bool {
+        let Some((plain, _)) = self.key(name, spec, with_modules) else { return false };
+        let key = plain.for_sessions(true);
+        let slot = self.templates.slot(&key);
+        let is_ready = slot.is_ready();
+        if !is_ready && slot.begins() {
+            self.copy_template(&key, &slot, Duration::ZERO);
+        }
+        is_ready
+    }
+
+    /// Gives up the template of kernels one of which did not get ready.
+    pub(in crate::engine::embedded) fn give_up_kernel_template(
+        &self,
+        name: &SandboxName,
+        spec: &Arc<SandboxSpec>,
+        with_modules: bool,
+        why: &str,
+    ) {
+        let image = &spec.image.name;
+        tracing::warn!(%image, error = why, "a forked kernel did not get ready");
+        if let Some((plain, _)) = self.key(name, spec, with_modules) {
+            self.templates.slot(&plain.for_sessions(true)).give_up_running(why);
+        }
+    }
+
+    /// Makes the template of the sessions of sandboxes that are being made, unless there is one that is a copy of their template.
+    pub(super) fn foresee_sessions(&self, plain: &TemplateKey) {
+        let modules = plain.spec.preload.as_ref().map(|preload| &preload.modules);
+        if modules != Some(&plain.modules) {
+            // Sessions have the modules.
+            return;
+        }
+        let key = plain.for_sessions(true);
+        let slot = self.templates.slot(&key);
+        let source = self.templates.slot(&plain.without_packages()).running();
+        if !slot.is_copy_of(source.as_ref()) && slot.begins() {
+            self.copy_template(&key, &slot, AHEAD_AFTER);
+        }
+    }
+
+    /// Makes a template of kernels in the background, after some time. `slot` waits for it.
+    pub(super) fn copy_template(&self, key: &TemplateKey, slot: &Arc<Slot>, after: Duration) {
+        let plain = key.for_sessions(false);
+        let source = self.templates.slot(&plain);
+        let slot = Arc::clone(slot);
+        self.tasks.spawn(async move {
+            tokio::time::sleep(after).await;
+            let Availability::Running(source) = source.look() else {
+                // It is made with the next sandbox.
+                slot.give_back();
+                return;
+            };
+            let mut running = source.lock().await;
+            let copied = running.copy().await;
+            drop(running);
+            let made = match copied {
+                Ok(copied) => Template::of_copy(copied, &source).await,
+                Err(ForkError::NotForked(error) | ForkError::Lost(error)) => {
+                    Err(TemplateError::Io(error))
+                }
+            };
+            slot.put(made);
+        });
+    }
+}

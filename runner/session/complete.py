@@ -1,0 +1,93 @@
+"""Completes names at a prompt, without running anything of the client: no properties, no `__getattr__`, no `__dir__`."""
+
+import builtins
+import sys
+from itertools import islice
+from keyword import kwlist
+
+_MOST_NAMES, _MOST_LOOKED_AT, _MOST_PARTS = 200, 100_000, 20
+_LONGEST_NAME = 200
+_ABSENT = object()
+_re = library("re")
+_Module = type(sys)
+# Called on a class, these can't be overridden by its metaclass.
+_mro, _dict_of_class = type.__dict__["__mro__"].__get__, type.__dict__["__dict__"].__get__
+# A class has one of these for the dictionary of its instances.
+_GetSet = type(type.__dict__["__dict__"])
+
+
+def complete(session, text, magics):
+    """Returns where the word at the end of a text begins, and the names that it may become. `magics` are the names of IPython's
+    magics, of lines and of cells."""
+    line = text[text.rfind("\n") + 1 :]
+    magic = _re.search(r"(?:^|=)\s*(%%?)(\w*)$", line)
+    if magic:
+        return len(text) - len(magic[2]), _fitting(magics[len(magic[1]) - 1], magic[2])
+    word = _re.search(r"[\w.]*$", line)[0]
+    *parts, last = word.split(".")
+    start = len(text) - len(last)
+    imported = _re.match(r"\s*(?:from\s+([\w.]+)\s+import\s+(?:[\w,\s]*,\s*)?\w*|(?:import|from)\s+[\w.]*)$", line)
+    if imported and imported[1] is None:
+        return start, _fitting(_modules(parts), last)
+    if imported:
+        return start, _fitting(_names(sys.modules.get(imported[1], _ABSENT)), last)
+    if not parts:
+        return start, _fitting([*session.space, *vars(builtins), *kwlist], last)
+    if len(parts) > _MOST_PARTS or not all(part.isidentifier() for part in parts):
+        # A number, or an attribute of something that would have to be evaluated.
+        return start, []
+    value = session.space.get(parts[0], vars(builtins).get(parts[0], _ABSENT))
+    for part in parts[1:]:
+        value = _attribute(value, part)
+    return start, _fitting(_names(value), last)
+
+
+def _fitting(names, start):
+    """The names that begin like this. Those with an underscore are left out if it does not begin with one."""
+    found = set()
+    for name in islice(names, _MOST_LOOKED_AT):
+        if type(name) is str and name.startswith(start) and len(name) <= _LONGEST_NAME and (start or name[:1] != "_"):
+            found.add(name)
+    return sorted(filter(str.isidentifier, found))[:_MOST_NAMES]
+
+
+def _modules(parts):
+    """The names of modules in a package, or of all that are not in one."""
+    if parts:
+        package = ".".join(parts) + "."
+        return [name[len(package) :] for name in list(sys.modules) if name.startswith(package)]
+    return [*(name.partition(".")[0] for name in list(sys.modules)), *getattr(sys, "stdlib_module_names", ())]
+
+
+def _spaces(value):
+    """The dictionaries that have the attributes of a value: first its own, then those of its classes."""
+    kind = type(value)
+    kinds = _mro(kind)
+    if issubclass(kind, type):
+        return [_dict_of_class(one) for one in _mro(value)]
+    own = next((space["__dict__"] for space in map(_dict_of_class, kinds) if "__dict__" in space), None)
+    spaces = [_dict_of_class(one) for one in kinds]
+    if type(own) is _GetSet or _Module in kinds:
+        inner = own.__get__(value)
+        if isinstance(inner, dict):
+            return [inner] if _Module in kinds else [inner, *spaces]
+    return spaces
+
+
+def _names(value):
+    if value is _ABSENT:
+        return []
+    return [name for space in _spaces(value) for name in islice(list(space), _MOST_LOOKED_AT)]
+
+
+def _attribute(value, name):
+    """The value of an attribute, if nothing has to run for it."""
+    if value is _ABSENT:
+        return _ABSENT
+    for at, space in enumerate(_spaces(value)):
+        if name in space:
+            found = space[name]
+            is_own = at == 0 and not issubclass(type(value), type) and type(space) is dict
+            # What a class has may be a descriptor, which would run.
+            return found if is_own or not any("__get__" in _dict_of_class(one) for one in _mro(type(found))) else _ABSENT
+    return _ABSENT
