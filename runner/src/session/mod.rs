@@ -290,6 +290,7 @@ impl Session<'_> {
     fn rewind(&mut self, Rewind { cells }: Rewind) -> io::Result<bool> {
         self.switch_to(0);
         let rewound = self.kernels.as_mut().map_or(Some(0), |kernels| kernels.rewind(cells));
+        self.listen_to_resumed();
         let checkpoints = self.kernels.as_ref().map_or(0, Kernels::checkpoints);
         let (cells, is_alive) = (rewound.unwrap_or(0), rewound.is_some());
         self.to_server.send(Kind::Rewound, &Rewound { cells, checkpoints, is_alive })?;
