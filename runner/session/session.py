@@ -164,7 +164,11 @@ def _show_figures_whole(session, pictures):
 
 
 # Functions that adapt modules to sessions, by the names of the modules. The second module is the image's own.
-_FITTED = {"pandas": _widen_tables, "isolator_pictures": _show_figures_whole}
+_FITTED = {
+    "asyncio": lambda session, asyncio: session.loop.fit(asyncio),
+    "pandas": _widen_tables,
+    "isolator_pictures": _show_figures_whole,
+}
 
 
 def _is_closed(stream):

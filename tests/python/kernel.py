@@ -262,7 +262,12 @@ class Runner:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
         self.channels.pop().socket.close()
-        self.channels[-1].send(b"R")
+        streams = [os.pipe(), os.pipe()]
+        self.channels[-1].send(b"R", descriptors=[end for _, end in streams])
+        for _, end in streams:
+            os.close(end)
+        self._close_kept()
+        self.kept = [end for end, _ in streams]
 
     def complete(self, text):
         """Returns where the word at the end of a text begins, and what it may become."""
