@@ -429,7 +429,7 @@ class InteractiveShell(_Base):
 
     def _hold(self, error, text):
         """Keeps the text of an exception until it is known whether it ends the cell. Others are printed."""
-        if self.has_begun and not self._ends_cell:
+        if self._depth and not self._ends_cell:
             # As in notebooks, past what takes the output of the code.
             self._session.flush()
             self._session.complain(text)
