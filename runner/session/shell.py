@@ -302,7 +302,7 @@ class InteractiveShell(_Base):
             self._ends_cell = self._depth == 1
             if result is not None:
                 result.error_in_exec = error
-            error.__traceback__ = _tracebacks["without_own"](error.__traceback__)
+            _tracebacks["leave_out_own"](error)
             if isinstance(error, self.custom_exceptions):
                 self._hold(error, "".join(self.CustomTB(type(error), error, error.__traceback__)))
             elif not isinstance(error, (SystemExit, _BdbQuit)):
@@ -318,9 +318,9 @@ class InteractiveShell(_Base):
         except ValueError:
             print("No traceback available to show.", file=sys.stderr)
             return
-        trace = _tracebacks["without_own"](trace)
-        if error.__traceback__ is not trace:
-            error = error.with_traceback(trace)
+        error.__traceback__ = trace
+        _tracebacks["leave_out_own"](error)
+        trace = error.__traceback__
         try:
             self.compile.register_lines()
             lines = self._lines_of(error, trace, filename, tb_offset, exception_only, running_compiled_code)
