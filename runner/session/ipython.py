@@ -136,6 +136,16 @@ class Cells:
             return pending[1]
         return load("tracebacks")["plain_report"](error)
 
+    def apart(self, show):
+        """Shows something after the code of a cell. Errors of that are printed, and the one that ended the cell is kept."""
+        shell = self._shell
+        held, shell.pending = shell.pending, None
+        try:
+            show()
+        finally:
+            shell.release()
+            shell.pending = held
+
     def display(self, value):
         library("IPython.core.display_functions").display(value)
 

@@ -63,8 +63,10 @@ class Session:
     def show_figures(self):
         """Shows the figures of matplotlib that are still open, and closes them, as notebooks do at the end of a cell."""
         figures = getattr(sys.modules.get("matplotlib._pylab_helpers"), "Gcf", None)
-        if figures is None:
-            return
+        if figures is not None:
+            self.cells.apart(lambda: self._show_figures(figures))
+
+    def _show_figures(self, figures):
         try:
             for manager in sorted(figures.get_all_fig_managers(), key=lambda manager: manager.num):
                 if hasattr(manager, "_is_shown"):
@@ -162,7 +164,11 @@ def _show_figures_whole(session, pictures):
 
 
 # Functions that adapt modules to sessions, by the names of the modules. The second module is the image's own.
-_FITTED = {"pandas": _widen_tables, "isolator_pictures": _show_figures_whole}
+_FITTED = {
+    "asyncio": lambda session, asyncio: session.loop.fit(asyncio),
+    "pandas": _widen_tables,
+    "isolator_pictures": _show_figures_whole,
+}
 
 
 def _is_closed(stream):
