@@ -6,7 +6,6 @@
 pub(crate) mod access;
 mod body;
 mod e2b;
-mod forms;
 mod keyed;
 pub(crate) mod operation;
 mod piston;

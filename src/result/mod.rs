@@ -9,6 +9,7 @@ pub(crate) mod files;
 pub(crate) mod forms;
 pub(crate) mod handles;
 pub(crate) mod kept;
+pub(crate) mod media;
 pub(crate) mod media_type;
 pub(crate) mod missing;
 mod order;

@@ -19,7 +19,6 @@ use super::{
     failed, fetched, normalized, seconds, sent,
 };
 use crate::apis::access::Caller as Sender;
-use crate::apis::forms::Form;
 use crate::apis::operation::{HowServed, Operation};
 use crate::apis::programs::{CAUSE, MARGIN, Received, add_line};
 use crate::apis::unserved::{Unserved, unserved};
@@ -32,6 +31,7 @@ use crate::request::arguments::{Arguments, InvalidArgument, OpenSession};
 use crate::request::resolve;
 use crate::result::context::{ArgumentNames, Caller};
 use crate::result::explain;
+use crate::result::media::Form;
 use crate::result::units::text;
 use crate::sessions::{InUse, Sessions};
 

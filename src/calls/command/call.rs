@@ -71,6 +71,9 @@ pub(crate) struct CellOptions {
     pub name: Option<String>,
     /// The names of the files that were sent before: some of them can be sources of the same program.
     pub sent: Vec<String>,
+    /// Whether values come in all their forms, and an exception as one, as programs read them.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub for_program: bool,
 }
 
 /// The options of an interrupt.

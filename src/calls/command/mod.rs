@@ -236,9 +236,11 @@ impl Calls {
         }
         let resources = session.resources;
         let mut job = resolve::cell(arguments, language, resources, policies, config)?;
-        let CellOptions { columns: width, name, sent } = options;
+        let CellOptions { columns: width, name, sent, for_program: is_for_program } = options;
         match &mut job.run.run {
-            CellRun::Code { columns, .. } => *columns = width,
+            CellRun::Code { columns, for_program, .. } => {
+                (*columns, *for_program) = (width, is_for_program);
+            }
             CellRun::Program { argv, .. } => {
                 let file = &language.default_file;
                 let names: Vec<_> = [file].into_iter().cloned().chain(sent).collect();

@@ -1,4 +1,4 @@
-//! Cells of piped input: what is between two separators, lines such as `# %%`.
+//! Cells of piped input and of programs: what is between two separators, lines such as `# %%`.
 
 use std::io::BufRead;
 
@@ -23,15 +23,13 @@ pub(super) struct Cells<R> {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CellsError {
     /// It can't be read.
-    #[error("standard input can't be read")]
+    #[error("it can't be read")]
     Read(#[from] std::io::Error),
     /// It is not text.
-    #[error("standard input: this is not text in UTF-8")]
+    #[error("this is not text in UTF-8")]
     NotText,
     /// A cell is too long.
-    #[error(
-        "standard input: a cell is longer than {0} bytes (limits.maxFilesKB); send data with --file"
-    )]
+    #[error("a cell is longer than {0} bytes (limits.maxFilesKB); send data with --file")]
     TooLong(u64),
 }
 

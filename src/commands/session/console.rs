@@ -11,6 +11,7 @@ use tokio::sync::mpsc;
 
 use super::directive::{self, Typed};
 use super::json;
+use super::record::Record;
 use super::screen::{Screen, columns};
 use super::setup::Setup;
 use super::shown::Gallery;
@@ -88,6 +89,8 @@ pub(super) struct Console<'a> {
     /// Cells so far.
     cells: u32,
     followed: Followed,
+    /// The record of the cell, if one is kept.
+    record: Option<Record>,
     /// Why there was no checkpoint, as it was said last.
     no_checkpoint: Option<NoCheckpoint>,
 }
@@ -115,6 +118,7 @@ impl<'a> Console<'a> {
             style,
             cells: 0,
             followed: Followed::default(),
+            record: None,
             no_checkpoint: None,
         }
     }
@@ -132,6 +136,16 @@ impl<'a> Console<'a> {
     /// Waits for Ctrl-C.
     pub(super) async fn interrupted(&mut self) {
         self.interrupts.next().await;
+    }
+
+    /// Keeps a record of the next cell.
+    pub(super) fn record(&mut self) {
+        self.record = Some(Record::default());
+    }
+
+    /// The record of the cell that has run.
+    pub(super) fn recorded(&mut self) -> Option<Record> {
+        self.record.take()
     }
 
     /// Does what was typed.
@@ -215,6 +229,7 @@ impl<'a> Console<'a> {
             columns: self.style.is_interactive.then(columns),
             name: language.kernel.is_some().then_some(name),
             sent: self.sent.clone(),
+            for_program: self.record.is_some(),
         };
         self.run(CommandCall::Cell(Box::new(arguments), options)).await
     }
@@ -317,14 +332,22 @@ impl<'a> Console<'a> {
         match piece {
             Piece::Stdout(Bytes(bytes)) => {
                 self.followed.stdout += bytes.len();
-                self.screen.pass_on(Stream::Stdout, &bytes).await
+                self.print(Stream::Stdout, &bytes).await
             }
             Piece::Stderr(Bytes(bytes)) => {
                 self.followed.stderr += bytes.len();
-                self.screen.pass_on(Stream::Stderr, &bytes).await
+                self.print(Stream::Stderr, &bytes).await
             }
             Piece::Step(_) => Ok(()),
         }
+    }
+
+    /// Prints what a program printed, and notes it in the record.
+    async fn print(&mut self, stream: Stream, bytes: &[u8]) -> anyhow::Result<()> {
+        if let Some(record) = &mut self.record {
+            record.print(stream, bytes);
+        }
+        self.screen.pass_on(stream, bytes).await
     }
 
     /// Tells that something did not run.
@@ -372,6 +395,9 @@ impl<'a> Console<'a> {
         why: &str,
         is_alive: bool,
     ) -> anyhow::Result<()> {
+        if let Some(record) = &mut self.record {
+            record.fail(status, why);
+        }
         match self.style.is_json {
             true => self.screen.line(&json::not_run(cell, status, why, is_alive)?).await,
             false => self.screen.remark(why).await,

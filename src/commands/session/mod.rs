@@ -1,19 +1,24 @@
-//! `isolator session`: cells of code one after the other in one sandbox, at a prompt or from standard input.
+//! `isolator session`: cells of code one after the other in one sandbox, at a prompt, from standard input, or of
+//! a notebook or program.
 
 mod cells;
 mod console;
 mod directive;
 mod input;
 mod json;
+mod notebook;
 mod prompt;
+mod record;
 mod screen;
 mod setup;
 mod shown;
+mod source;
 
 use crate::commands::options::mebibytes;
+use anyhow::Context as _;
 use clap::Args;
 use std::convert::Infallible;
-use std::io::IsTerminal as _;
+use std::io::{BufRead, IsTerminal as _};
 use std::pin::{Pin, pin};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -35,17 +40,22 @@ use crate::commands::{Work, complain};
 use crate::config::{Config, LONGEST_SESSION};
 use crate::request::arguments::OneSession;
 
-use cells::{Cells, CellsError};
+use cells::Cells;
 use console::{After, Console, Style};
+use notebook::Notebook;
 use prompt::{Prompt, Reply};
 use setup::{Opening, Setup};
+use source::{NewVersion, Source};
 
 /// Arguments of `isolator session`.
 #[derive(Debug, Args)]
 pub struct SessionArguments {
-    /// Language of the cells
-    #[arg(default_value = "python")]
+    /// Language of the cells, or a file that has them: a notebook, or a program in which lines such as # %% separate them
+    #[arg(default_value = "python", value_name = "LANGUAGE|FILE")]
     pub language: String,
+    /// Write the notebook that was run with its outputs to this file, which is replaced if it exists
+    #[arg(long, value_name = "NOTEBOOK")]
+    pub out: Option<String>,
     /// A file or folder for the working directory, as PATH or NAME=PATH; can be given several times
     #[arg(long = "file", value_name = "[NAME=]PATH")]
     pub files: Vec<String>,
@@ -55,7 +65,7 @@ pub struct SessionArguments {
     /// Read cells from standard input without a prompt, even from a terminal, and print one line of JSON for each
     #[arg(long)]
     pub json: bool,
-    /// Go on after a cell of piped input that failed
+    /// Go on after a cell of piped input or of a file that failed
     #[arg(long)]
     pub keep_going: bool,
     /// Say nothing but errors on standard error
@@ -94,7 +104,8 @@ pub fn session(mut config: Config, command: SessionArguments) -> Work {
         config.sessions.idle_timeout = LONGEST_SESSION;
         config.sessions.max_age = LONGEST_SESSION;
         let config = Arc::new(config);
-        let setup = Setup::new(&config, &command)?;
+        let (source, language) = Source::open(&command, &config)?;
+        let setup = Setup::new(&config, &language, command.timeout.clone())?;
         let opening = setup.opening(&config, &command)?;
         let servers = Server::candidates(&command.server, &config)?;
         let mut end_signal = pin!(end_signal()?);
@@ -104,7 +115,7 @@ pub fn session(mut config: Config, command: SessionArguments) -> Work {
             signal = &mut end_signal => return Ok(stopped_by(signal)),
             () = interrupts.next() => return Ok(stopped_by(libc::SIGINT)),
         };
-        let talk = Talk { config: &config, setup: &setup, command: &command, interrupts };
+        let talk = Talk { config: &config, setup: &setup, command: &command, source, interrupts };
         if let Some((server, opened)) = found {
             tracing::info!("the session is in {}", server.name());
             let sent = opening.sent();
@@ -190,6 +201,7 @@ struct Talk<'a> {
     config: &'a Arc<Config>,
     setup: &'a Setup,
     command: &'a SessionArguments,
+    source: Source,
     interrupts: Interrupts,
 }
 
@@ -201,11 +213,11 @@ impl Talk<'_> {
         opened: OpenedSession,
         sent: Vec<String>,
     ) -> anyhow::Result<ExitCode> {
-        let Self { config, setup, command, interrupts } = self;
+        let Self { config, setup, command, source, interrupts } = self;
         for note in opened.notes.iter().filter(|_| !command.quiet) {
             complain(&format!("isolator: {}", escaped(note)));
         }
-        let is_interactive = !command.json && std::io::stdin().is_terminal();
+        let is_interactive = source.is_input() && !command.json && std::io::stdin().is_terminal();
         let style = Style {
             is_json: command.json,
             is_quiet: command.quiet,
@@ -215,9 +227,22 @@ impl Talk<'_> {
         let held = OneSession { session: Some(opened.session.clone()) };
         let mut console = Console::new(config, setup, backend, opened, sent, interrupts, style);
         let talked = async {
-            match is_interactive {
-                true => at_prompt(&mut console, setup, command).await,
-                false => piped(&mut console, config, setup, command).await,
+            let (kernel, most) = (setup.language.kernel, config.limits.files().total);
+            match source {
+                Source::Input if is_interactive => at_prompt(&mut console, setup, command).await,
+                Source::Input => {
+                    let name = "standard input".to_owned();
+                    let cells = read_cells(name, || std::io::stdin().lock(), kernel, most);
+                    let is_awaited = !command.quiet && !command.json;
+                    run_all(&mut console, cells, is_awaited, command).await
+                }
+                Source::Program { path, file } => {
+                    let cells = read_cells(path, || file, kernel, most);
+                    run_all(&mut console, cells, false, command).await
+                }
+                Source::Notebook { notebook, out } => {
+                    run_notebook(&mut console, notebook, out, command).await
+                }
             }
         };
         let held = async {
@@ -260,58 +285,134 @@ async fn at_prompt(
     }
 }
 
-/// Runs the cells of standard input, up to the first that fails. Returns the exit code.
-async fn piped(
+/// Runs cells as they come, up to the first that fails. Returns the exit code.
+async fn run_all(
     console: &mut Console<'_>,
-    config: &Config,
-    setup: &Setup,
+    mut cells: mpsc::Receiver<anyhow::Result<String>>,
+    mut is_awaited: bool,
     command: &SessionArguments,
 ) -> anyhow::Result<i32> {
-    let mut cells = read_cells(setup.language.kernel, config.limits.files().total);
     let mut code = 0;
-    let mut is_waiting = !command.quiet && !command.json;
     loop {
         let cell = tokio::select! {
             cell = cells.recv() => cell,
             () = console.interrupted() => return Ok(console::INTERRUPTED),
-            () = tokio::time::sleep(SILENT_FOR), if is_waiting => {
-                is_waiting = false;
+            () = tokio::time::sleep(SILENT_FOR), if is_awaited => {
+                is_awaited = false;
                 let waits = "waiting for cells on standard input; they run when a line such as # %% or its end comes";
                 console.screen.remark(waits).await?;
                 continue;
             }
         };
-        is_waiting = false;
+        is_awaited = false;
         let Some(cell) = cell else { return Ok(code) };
         let number = console.next_cell();
-        match console.run_code(cell?).await? {
-            After::Fine => {}
-            After::Failed(failed) if command.keep_going => {
-                code = if code == 0 { failed } else { code }
+        let after = console.run_code(cell?).await?;
+        let last = match next_after(after, &mut code, command.keep_going) {
+            Next::Cell => continue,
+            Next::End(last) => last,
+        };
+        if matches!(after, After::Failed(_)) {
+            let next = tokio::time::timeout(LOOK_AHEAD, cells.recv()).await;
+            if matches!(next, Ok(Some(_))) {
+                say_not_run(console, number, command).await?;
             }
-            After::Failed(failed) => {
-                let next = tokio::time::timeout(LOOK_AHEAD, cells.recv()).await;
-                if matches!(next, Ok(Some(_))) && !command.json {
-                    let advice = "the cells after it were not run; --keep-going runs them";
-                    console.screen.remark(&format!("cell {number} failed, and {advice}")).await?;
-                }
-                return Ok(failed);
-            }
-            After::Over(over) => return Ok(if code == 0 { over } else { code }),
         }
+        return Ok(last);
     }
 }
 
+/// Runs the cells of a notebook, up to the first that fails, and writes the notebook with their outputs. Returns the exit code.
+async fn run_notebook(
+    console: &mut Console<'_>,
+    mut notebook: Notebook,
+    out: Option<NewVersion>,
+    command: &SessionArguments,
+) -> anyhow::Result<i32> {
+    let cells = notebook.code();
+    let (count, mut code) = (cells.len(), 0);
+    notebook.clear()?;
+    for ((at, source), number) in cells.into_iter().zip(1_usize..) {
+        if !command.quiet && !command.json {
+            console.screen.remark(&format!("cell {number} of {count}")).await?;
+        }
+        if out.is_some() {
+            console.record();
+        }
+        let after = console.run_code(source).await?;
+        if let Some(record) = console.recorded()
+            && !notebook.put(at, record)?
+        {
+            let remark = format!(
+                "cell {number}: its outputs are left out of the notebook, which has more than {} MiB of them",
+                notebook::MAX_NOTEBOOK >> 20
+            );
+            console.screen.remark(&remark).await?;
+        }
+        if let Next::End(last) = next_after(after, &mut code, command.keep_going) {
+            code = last;
+            if number < count {
+                say_not_run(console, u32::try_from(number).unwrap_or(u32::MAX), command).await?;
+            }
+            break;
+        }
+    }
+    if let Some(out) = out {
+        let content = notebook.written()?;
+        tokio::task::spawn_blocking(move || out.write(&content)).await??;
+    }
+    Ok(code)
+}
+
+/// What follows a cell.
+enum Next {
+    Cell,
+    /// The end, with this exit code.
+    End(i32),
+}
+
+/// Whether the next cell runs. Keeps the exit code of the first that failed.
+const fn next_after(after: After, code: &mut i32, keeps_going: bool) -> Next {
+    match after {
+        After::Fine => Next::Cell,
+        After::Failed(failed) => {
+            if *code == 0 {
+                *code = failed;
+            }
+            if keeps_going { Next::Cell } else { Next::End(failed) }
+        }
+        After::Over(over) => Next::End(if *code == 0 { over } else { *code }),
+    }
+}
+
+async fn say_not_run(
+    console: &mut Console<'_>,
+    number: u32,
+    command: &SessionArguments,
+) -> anyhow::Result<()> {
+    if command.json {
+        return Ok(());
+    }
+    let advice = match command.keep_going {
+        true => "the session has ended, so the cells after it were not run".to_owned(),
+        false => "the cells after it were not run; --keep-going runs them".to_owned(),
+    };
+    console.screen.remark(&format!("cell {number} failed, and {advice}")).await
+}
+
 /// Starts a thread that reads the cells. It ends with the process at the latest.
-fn read_cells(
+fn read_cells<R: BufRead>(
+    name: String,
+    open: impl FnOnce() -> R + Send + 'static,
     interpreter: Option<Interpreter>,
     most: u64,
-) -> mpsc::Receiver<Result<String, CellsError>> {
+) -> mpsc::Receiver<anyhow::Result<String>> {
     let (sender, receiver) = mpsc::channel(1);
     std::thread::spawn(move || {
-        let mut cells = Cells::new(std::io::stdin().lock(), interpreter, most);
+        let mut cells = Cells::new(open(), interpreter, most);
         while let Some(cell) = cells.next().transpose() {
             let is_last = cell.is_err();
+            let cell = cell.with_context(|| name.clone());
             if sender.blocking_send(cell).is_err() || is_last {
                 return;
             }

@@ -81,19 +81,23 @@ impl Opening {
 }
 
 impl Setup {
-    /// Reads the command line.
+    /// A session for cells of the language with this name.
     ///
     /// # Errors
     ///
     /// When there is no such language.
-    pub(super) fn new(config: &Config, command: &SessionArguments) -> anyhow::Result<Self> {
-        let Some(found) = languages::find(&command.language, &config.languages) else {
-            bail!("{}", not_a_language(&command.language, config));
+    pub(super) fn new(
+        config: &Config,
+        language: &str,
+        timeout: Option<String>,
+    ) -> anyhow::Result<Self> {
+        let Some(found) = languages::find(language, &config.languages) else {
+            bail!("{}", not_a_language(language, config));
         };
         let typescript = found.extension.as_deref().is_some_and(|it| TYPESCRIPT.contains(&it));
         let language = config.languages.get(&found.language.name).cloned();
         let language = language.with_context(|| format!("{} is gone", found.language.name))?;
-        Ok(Self { language, typescript, timeout: command.timeout.clone().map(with_unit) })
+        Ok(Self { language, typescript, timeout: timeout.map(with_unit) })
     }
 
     /// The call that opens the session.
@@ -147,7 +151,8 @@ mod tests {
         let config = Config::parse("{}", None, std::path::Path::new("")).unwrap();
         let command = SessionArguments::augment_args(clap::Command::new("session"));
         let matches = command.try_get_matches_from([&["session"], arguments].concat())?;
-        Setup::new(&config, &SessionArguments::from_arg_matches(&matches)?)
+        let command = SessionArguments::from_arg_matches(&matches)?;
+        Setup::new(&config, &command.language, command.timeout)
     }
 
     #[test]

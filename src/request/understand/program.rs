@@ -124,7 +124,8 @@ impl Reader<'_> {
             return Ok(());
         }
         if looks::is_notebook(code) && known.is_none_or(|known| Style::of(known).is_some()) {
-            let message = "is a Jupyter notebook; give the source of its code cells as one program";
+            let message = "is a Jupyter notebook; give the source of its code cells: as one program, or in a session each in a \
+                           call of its own";
             return Err(InvalidArgument::new(field, message));
         }
         let style = known.or_else(|| language_of_file(given, self.languages)).and_then(Style::of);

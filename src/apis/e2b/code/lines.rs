@@ -9,7 +9,7 @@ use isolator_pool::run::output::Stream;
 use serde::Serialize;
 use serde_json::json;
 
-use crate::apis::forms::Form;
+use crate::result::media::Form;
 
 /// The forms that have a field of their own, by their media types. All are texts, or in base64.
 const FIELDS: [(&str, &str); 9] = [

@@ -5,20 +5,33 @@ use isolator_pool::quote::escaped;
 use isolator_pool::run::outcome::{Captured, End, Status};
 use isolator_pool::run::output::Stream;
 
-use super::{After, Console};
+use super::{After, Console, Followed};
 use crate::calls::command::{FinishedStep, Output, Shown};
 use crate::commands::session::{json, shown};
 
 impl Console<'_> {
     /// Shows what became of a cell. The beginning of its output may have been passed on.
-    pub(super) async fn show(&mut self, step: FinishedStep) -> anyhow::Result<After> {
+    pub(super) async fn show(&mut self, mut step: FinishedStep) -> anyhow::Result<After> {
         self.cells = step.cell;
+        self.note(&mut step);
         let after = self.after(&step);
         match self.style.is_json {
             true => self.screen.line(&json::line(&step)?).await?,
             false => self.show_to_people(step).await?,
         }
         Ok(after)
+    }
+
+    /// Notes what became of a cell in the record, if one is kept.
+    fn note(&mut self, step: &mut FinishedStep) {
+        let Some(record) = &mut self.record else { return };
+        let Followed { stdout, stderr } = self.followed;
+        record.print(Stream::Stdout, &rest(step.stdout.clone(), stdout));
+        record.print(Stream::Stderr, &rest(step.stderr.clone(), stderr));
+        let printed = record.end(step);
+        let Output { head, tail, dropped } = &mut step.stderr;
+        let end = if *dropped == 0 { head } else { tail };
+        end.extend_from_slice(printed.as_bytes());
     }
 
     fn after(&self, step: &FinishedStep) -> After {
@@ -74,11 +87,10 @@ impl Console<'_> {
     async fn pass_on_rest(
         &mut self,
         stream: Stream,
-        mut output: Output,
+        output: Output,
         followed: usize,
     ) -> anyhow::Result<()> {
-        output.head.drain(..followed.min(output.head.len()));
-        self.screen.pass_on(stream, &Captured::from(output).into_bytes()).await
+        self.screen.pass_on(stream, &rest(output, followed)).await
     }
 
     /// Shows values as text, and describes pictures.
@@ -113,6 +125,12 @@ impl Console<'_> {
         }
         Ok(())
     }
+}
+
+/// The output of a stream after the part that was followed.
+fn rest(mut output: Output, followed: usize) -> Vec<u8> {
+    output.head.drain(..followed.min(output.head.len()));
+    Captured::from(output).into_bytes()
 }
 
 /// The remark about the end of a cell, besides what it printed.

@@ -14,7 +14,7 @@ use crate::result::units::text;
 /// A form of a thing.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
-pub(super) enum Form {
+pub(crate) enum Form {
     /// JSON as it came. No tree is made of it, which would be many times larger.
     Json(Box<RawValue>),
     /// Text, or other bytes in base64.
@@ -23,7 +23,7 @@ pub(super) enum Form {
 
 impl Form {
     /// The form of this media type.
-    pub(super) fn of(kind: &str, content: &[u8]) -> Self {
+    pub(crate) fn of(kind: &str, content: &[u8]) -> Self {
         if kind.ends_with("json") || kind.starts_with(FOR_PROGRAMS) {
             return Self::json(content).unwrap_or_else(|| Self::Text(text(content)));
         }
@@ -34,15 +34,24 @@ impl Form {
     }
 
     /// The form of a content that is JSON.
-    pub(super) fn json(content: &[u8]) -> Option<Self> {
+    pub(crate) fn json(content: &[u8]) -> Option<Self> {
         passed_on(content).map(Self::Json)
     }
 }
 
 /// The JSON of a text, if it is some that all clients can read: it is not nested too deeply, and its texts and numbers are sound.
 fn passed_on(text: &[u8]) -> Option<Box<RawValue>> {
-    serde_json::from_slice::<Sound>(text).ok()?;
+    check_json(text).ok()?;
     serde_json::from_slice(text).ok()
+}
+
+/// Reads a text as JSON that is not nested too deeply and has sound texts and numbers, and keeps nothing of it.
+///
+/// # Errors
+///
+/// The first mistake, with its line.
+pub(crate) fn check_json(text: &[u8]) -> serde_json::Result<()> {
+    serde_json::from_slice::<Sound>(text).map(drop)
 }
 
 /// A value that was read to its end, and is not kept.
