@@ -153,6 +153,10 @@ impl Kernels {
 
     /// Whether all cells print on the same pipes.
     pub(super) fn prints_on_own_pipes(&self) -> bool {
+        self.is_node()
+    }
+
+    pub(super) fn is_node(&self) -> bool {
         self.interpreter == Interpreter::Node
     }
 
@@ -161,11 +165,6 @@ impl Kernels {
         let now = self.current.depth;
         let earlier = self.checkpoints.iter().rev().filter(|process| process.depth < now);
         earlier.take(self.most).last().map_or(0, |oldest| self.current.depth - oldest.depth)
-    }
-
-    /// Whether an interruption can be missed by a process that waits for a child: Node.js looks for it when the child has ended.
-    pub(super) fn waits_deafly(&self) -> bool {
-        self.interpreter == Interpreter::Node
     }
 
     /// Kills what was started since a cell began. `found` was there before.

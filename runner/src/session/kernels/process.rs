@@ -16,7 +16,7 @@ pub(in crate::session) struct KernelProcess {
     pub(super) pidfd: OwnedFd,
     pub(in crate::session) channel: Channel,
     /// Number of cells that have made its state.
-    pub(super) depth: u32,
+    pub(in crate::session) depth: u32,
     /// The processes that were there when the first cell that is undone with it began, if there is one. All others belong to its
     /// cells.
     pub(super) found: Option<HashSet<Pid>>,
