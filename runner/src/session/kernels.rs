@@ -7,6 +7,7 @@
 
 mod code;
 mod early;
+mod ending;
 mod process;
 #[cfg(test)]
 mod tests;
@@ -62,6 +63,8 @@ pub(super) struct Kernels {
     pub(super) early: Early,
     /// The pipes of a kernel that can't be given new ones for each cell.
     pub(super) own_pipes: [Option<File>; 2],
+    /// The pipes of a process that is the session again since the last undo.
+    pub(super) resumed_pipes: [Option<File>; 2],
     /// The processes of the kernels of other contexts, which undoing a cell must not end.
     neighbours: HashSet<Pid>,
 }
@@ -146,6 +149,7 @@ impl Kernels {
             is_deaf: false,
             early: Early::default(),
             own_pipes,
+            resumed_pipes: [None, None],
             neighbours: HashSet::new(),
         };
         Ok((kernels, version, [stdout, stderr]))
@@ -165,12 +169,6 @@ impl Kernels {
         let now = self.current.depth;
         let earlier = self.checkpoints.iter().rev().filter(|process| process.depth < now);
         earlier.take(self.most).last().map_or(0, |oldest| self.current.depth - oldest.depth)
-    }
-
-    /// Kills what was started since a cell began. `found` was there before.
-    pub(super) fn kill_started(&self, found: &HashSet<Pid>) {
-        let keep = found | &self.pids();
-        processes::kill_all_but(&(&keep | &self.neighbours));
     }
 
     /// The processes of the kernel, which belong to no cell.
@@ -304,7 +302,7 @@ impl Kernels {
                     if used > BUSY {
                         return Err(error);
                     }
-                    self.nudge();
+                    self.nudge(expects);
                 }
                 waited => waited?,
             }
@@ -312,10 +310,10 @@ impl Kernels {
     }
 
     /// Ends what may keep a kernel from what it was asked to do: an earlier cell can have stopped its process, or have left a loop
-    /// in Node.js. In Python no cell's code runs now that could be interrupted.
-    fn nudge(&self) {
+    /// in Node.js. A kernel of Python looks whether a task of an earlier cell keeps a cell from beginning, and ends only that task.
+    fn nudge(&self, expects: Expected) {
         self.current.signal(Signal::CONT);
-        if self.interpreter == Interpreter::Node {
+        if self.interpreter == Interpreter::Node || expects == Expected::Started {
             self.current.signal(Signal::INT);
         }
     }
@@ -386,41 +384,6 @@ impl Kernels {
             .for_each(|found| found.extend(started));
     }
 
-    /// Ends all its processes. Returns the pipes that others may hold.
-    pub(super) fn end(self) -> [Option<File>; 2] {
-        self.checkpoints.iter().chain([&self.current]).for_each(|it| it.signal(Signal::KILL));
-        self.own_pipes
-    }
-
-    /// Kills the process that is the session, and everything that was started since its first cell began. Returns whether that
-    /// worked.
-    pub(super) fn kill_current(&self) -> bool {
-        let mut keep = self.pids();
-        keep.remove(&self.current.pid);
-        keep.extend(&self.neighbours);
-        self.current.signal(Signal::KILL);
-        let found = self.current.found.iter().flatten().filter(|pid| **pid != self.current.pid);
-        keep.extend(found);
-        self.current.found.is_none() || processes::kill_all_but(&keep)
-    }
-
-    /// Kills the process in which a cell does not begin. If a cell has failed to begin from its checkpoint, too, that is the state
-    /// which an earlier cell has left. Then the checkpoint is killed as well if there is an older one, or no cell would ever begin.
-    /// Returns whether that worked.
-    pub(super) fn kill_unfit(&mut self) -> bool {
-        if !self.kill_current() {
-            return false;
-        }
-        if self.is_prepared
-            && self.checkpoints.len() > 1
-            && let Some(unfit) = self.checkpoints.pop()
-        {
-            self.is_prepared = false;
-            self.current = unfit;
-        }
-        self.kill_current()
-    }
-
     /// The newest checkpoint that is there becomes the session, whose process was killed before. Returns how many cells that undoes;
     /// `None` if there is none.
     pub(super) fn undo(&mut self) -> Option<u32> {
@@ -444,9 +407,13 @@ impl Kernels {
         let process = &self.current;
         // A cell may have stopped it.
         process.signal(Signal::CONT);
-        if process.has_ended() || process.channel.send(b'R', &[], &[], RESUME_TIMEOUT).is_err() {
+        let (Ok((stdout, out)), Ok((stderr, err))) = (pipe(), pipe()) else { return false };
+        let passed = [out.as_fd(), err.as_fd()];
+        if process.has_ended() || process.channel.send(b'R', &[], &passed, RESUME_TIMEOUT).is_err()
+        {
             return false;
         }
+        self.resumed_pipes = [Some(stdout), Some(stderr)];
         // The process that has shown them is gone.
         self.early = Early::default();
         self.is_deaf = false;
