@@ -33,7 +33,7 @@ The kernel sends:
 
 import posix
 import sys
-from posix import _exit, close, dup2, fork, fstat, getpid, kill, listdir, lseek, read, setsid, waitid, waitpid, write
+from posix import _exit, close, dup2, fork, fstat, getpid, kill, listdir, lseek, read, readlink, setsid, stat, waitid, waitpid, write
 from posix import open as open_file
 
 from _random import Random
@@ -99,6 +99,7 @@ def serve(socket, main, session=None):
     channel = session.channel
     channel.connect(socket)
     is_prepared = False
+    session.packages = _packages()
     while True:
         try:
             session.loop.turn(0 if is_prepared else _BEFORE_TURNING)
@@ -117,6 +118,19 @@ def serve(socket, main, session=None):
         except BaseException as error:
             # A signal between two cells, or something that a cell has broken here. The runner must not wait forever.
             _end(channel, _FAILED, 1, "the kernel failed: %s" % type(error).__name__)
+
+
+def _packages():
+    """Which set of packages the sandbox has: another one is another file system, or another link."""
+    try:
+        return readlink("/dev/shm/.isolator-packages")
+    except OSError:
+        pass
+    try:
+        there = stat("/.isolator/packages")
+    except OSError:
+        return None
+    return there.st_dev, there.st_ino
 
 
 def _take(session, channel, payload, descriptors):
@@ -150,6 +164,10 @@ def _take(session, channel, payload, descriptors):
     failure = _guarded(lambda: load("variables")["put"](variables, before)) if variables else None
     if failure is not None:
         session.complain("The variables for this cell could not be set: %s\n" % type(failure).__name__)
+    found = _packages()
+    if found != session.packages:
+        session.packages = found
+        _guarded(lambda: load("installed")["adopt"]())
     end = _run(session, number, source)
     if before:
         _guarded(lambda: load("variables")["take_back"](before))

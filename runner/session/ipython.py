@@ -75,6 +75,9 @@ class Cells:
             shell.begin(number)
             result = shell.run_cell(source, store_history=True)
             failure = result.error_before_exec or result.error_in_exec
+        except UnboundLocalError:
+            # IPython returns a result that it does not have, if a second interrupt comes while it handles the first one.
+            return KeyboardInterrupt()
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt) or shell.has_begun:
                 return error
@@ -135,6 +138,16 @@ class Cells:
         if pending and pending[0] is error:
             return pending[1]
         return load("tracebacks")["plain_report"](error)
+
+    def apart(self, show):
+        """Shows something after the code of a cell. Errors of that are printed, and the one that ended the cell is kept."""
+        shell = self._shell
+        held, shell.pending = shell.pending, None
+        try:
+            show()
+        finally:
+            shell.release()
+            shell.pending = held
 
     def display(self, value):
         library("IPython.core.display_functions").display(value)

@@ -98,6 +98,10 @@ class Cells:
                 space[name] = kept
         space["_%d" % number] = value
 
+    def apart(self, show):
+        """Shows something after the code of a cell."""
+        show()
+
     def display(self, value, is_result=False):
         """Shows something: as the value of the cell, or because the client asks for it."""
         forms = load("forms")["forms"](value, self._session)

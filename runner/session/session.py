@@ -63,8 +63,10 @@ class Session:
     def show_figures(self):
         """Shows the figures of matplotlib that are still open, and closes them, as notebooks do at the end of a cell."""
         figures = getattr(sys.modules.get("matplotlib._pylab_helpers"), "Gcf", None)
-        if figures is None:
-            return
+        if figures is not None:
+            self.cells.apart(lambda: self._show_figures(figures))
+
+    def _show_figures(self, figures):
         try:
             for manager in sorted(figures.get_all_fig_managers(), key=lambda manager: manager.num):
                 if hasattr(manager, "_is_shown"):

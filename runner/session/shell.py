@@ -21,6 +21,7 @@ _NO_DEBUGGER = "No user can answer a debugger here. %tb prints the last error ag
 _SPECIAL = library("re").compile(r"[%!?]|^\s*[,;/]|\A\s|\A(?:>>>|In \[)", library("re").MULTILINE)
 _ALLOW_INCOMPLETE = 0x4000
 _NO_CELL = "None"
+_sleep, _WAIT_S, _MOST_WAITS = library("time").sleep, 0.001, 100
 # What IPython would call, at the beginning of a line.
 _WORD = library("re").compile(r"[\w.*]*")
 
@@ -139,6 +140,12 @@ class InteractiveShell(_Base):
         self.history_manager = load("memory")["HistoryManager"](shell=self, parent=self)
         self.configurables.append(self.history_manager)
 
+    def init_ipython_dir(self, ipython_dir):
+        self.ipython_dir = ipython_dir or _os.environ.get("IPYTHONDIR") or _os.path.expanduser("~/.ipython")
+
+    def _ipython_dir_changed(self, change):
+        """The folder is not made: nothing is kept there."""
+
     def init_profile_dir(self, profile_dir):
         """There is none."""
 
@@ -202,7 +209,13 @@ class InteractiveShell(_Base):
         """Ends the thread in which `%%bash` and its like have run. No checkpoint can be made of a process with threads."""
         scripts = dict.get(self.magics_manager.registry, "ScriptMagics")
         if scripts is not None and scripts.event_loop is not None and not scripts.bg_processes:
+            before = len(_os.listdir("/proc/self/task"))
             scripts.stop_event_loop()
+            # A thread that has ended is still counted for a moment.
+            for _ in range(_MOST_WAITS):
+                if len(_os.listdir("/proc/self/task")) < before:
+                    break
+                _sleep(_WAIT_S)
 
     def transform_cell(self, raw_cell):
         is_usual = not self.input_transformers_post and self._transformers() == self._usual_transformers

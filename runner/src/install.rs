@@ -62,7 +62,7 @@ enum State {
 impl Installs {
     /// Listens. No program runs yet that could take the address.
     pub(crate) fn listen() -> Self {
-        Self { listener: listener().ok(), clients: Vec::new(), number: 0 }
+        Self { listener: listener(INSTALL_ADDRESS).ok(), clients: Vec::new(), number: 0 }
     }
 
     /// The descriptors to poll. The last one is the socket, if there is one.
@@ -245,11 +245,11 @@ impl Client {
     }
 }
 
-/// Listens at the address in the sandbox's network namespace. Queued clients are bounded by the backlog.
-fn listener() -> io::Result<OwnedFd> {
+/// Listens at an address in the sandbox's network namespace. Queued clients are bounded by the backlog.
+fn listener(address: &[u8]) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    bind(&socket, &SocketAddrUnix::new_abstract_name(INSTALL_ADDRESS)?)?;
+    bind(&socket, &SocketAddrUnix::new_abstract_name(address)?)?;
     listen(&socket, 16)?;
     Ok(socket)
 }
@@ -267,3 +267,6 @@ fn send(
 ) -> io::Result<()> {
     to_server.send_bytes(kind, &[&number.to_be_bytes()[..], bytes].concat())
 }
+
+#[cfg(test)]
+mod tests;

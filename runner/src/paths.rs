@@ -107,6 +107,7 @@ pub fn files(runner: &'static [u8]) -> Vec<PlacedFile> {
         placed!("session/forms.py"),
         placed!("session/html.py"),
         placed!("session/inspector.cjs"),
+        placed!("session/installed.py"),
         placed!("session/ipython.py"),
         placed!("session/kernel.cjs"),
         placed!("session/kernel.py"),

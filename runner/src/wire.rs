@@ -41,7 +41,7 @@ pub use self::install::{Installed, MAX_INSTALL_REQUEST, MAX_INSTALLS, MAX_PROGRE
 pub use self::kind::Kind;
 pub use self::session::{
     Cell, CellEnd, CellEnded, CellRun, CloseContext, ContextClosed, Kernel, Listed, NoCheckpoint,
-    Occasion, OpenContext, Opened, Read, ReadEnded, ReadError, Rewind, Rewound, Session, Shown,
+    KernelFork, Occasion, OpenContext, Opened, Read, ReadEnded, ReadError, Rewind, Rewound, Session, Shown,
 };
 
 pub mod agent;

@@ -221,15 +221,18 @@ impl SandboxPackages {
             return Ok(Resolved::There(there.packages_of(&wanted)));
         }
         let keeps = if upgrades { BTreeMap::new() } else { there.keeps(&missing) };
+        // What is there, in the image or in the set, need not be asked for.
+        let wanted: Vec<Requirement> = match upgrades {
+            true => wanted,
+            false => missing.into_iter().cloned().collect(),
+        };
         let before = now.asked.iter().filter(|text| {
             // A new requirement takes the place of the one of before.
             let read = requirement::parse(interpreter, text);
             !read.is_ok_and(|read| wanted.iter().any(|wanted| wanted.name == read.name))
         });
         let before: Vec<String> = before.cloned().collect();
-        let missing: Vec<_> = missing.iter().map(|it| it.text.clone()).collect();
-        let missing = if missing.is_empty() { shown(&texts) } else { shown(&missing) };
-        let plan = Wish { before, wanted: &wanted, keeps, missing };
+        let plan = Wish { before, wanted, keeps };
         let found = plan.find(&packages, own, client, say).await;
         let (asked, set) = match found {
             Ok(found) => found,
@@ -319,17 +322,15 @@ impl There {
 }
 
 /// The packages that a set should have.
-struct Wish<'a> {
+struct Wish {
     /// The names of sets and requirements that the sandbox has, without those in whose place new ones come.
     before: Vec<String>,
-    wanted: &'a [Requirement],
+    wanted: Vec<Requirement>,
     /// Versions that stay.
     keeps: BTreeMap<String, String>,
-    /// For people: those that the sandbox does not have.
-    missing: String,
 }
 
-impl Wish<'_> {
+impl Wish {
     /// The set, and the names to ask for it.
     async fn find(
         &self,
@@ -349,21 +350,22 @@ impl Wish<'_> {
             Ok::<_, NotInstalled>((asked, got?))
         };
         // One that is there, with the versions that its operator has chosen.
-        let named = |packages: &Packages| packages.satisfying(&language.name, self.wanted);
+        let named = |packages: &Packages| packages.satisfying(&language.name, &self.wanted);
         if self.before.is_empty()
             && self.keeps.is_empty()
             && let Some(name) = named(packages)
         {
             return get(vec![name]).await;
         }
-        let own = with(self.wanted.iter().map(|it| it.text.clone()).collect());
+        let wanted: Vec<_> = self.wanted.iter().map(|it| it.text.clone()).collect();
+        let own = with(wanted.clone());
         let refusal = match packages.check(language, &own) {
             Ok(()) => return get(own).await,
             Err(refusal) => refusal,
         };
         let mut name = named(packages);
         if name.is_none()
-            && let Some(coming) = packages.promising(language, self.wanted)
+            && let Some(coming) = packages.promising(language, &self.wanted)
         {
             get(vec![coming]).await?;
             name = named(packages);
@@ -374,7 +376,7 @@ impl Wish<'_> {
         match refusal {
             Refusal::NoSuchSet { .. } | Refusal::OtherLanguage { .. } | Refusal::NoPackages(_) => {
                 Err(NotInstalled::Off {
-                    missing: self.missing.clone(),
+                    missing: shown(&wanted),
                     language: language.name.clone(),
                     sets: packages.names(&language.name),
                 })

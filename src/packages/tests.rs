@@ -21,6 +21,7 @@ use super::target::{System, Target};
 use super::*;
 use crate::requirement::Recipe;
 
+mod installing;
 mod line;
 mod room;
 
@@ -98,7 +99,10 @@ impl Backend for Scripted {
         recipe: &Recipe,
         say: Progress<'_>,
     ) -> Result<Lock, BuildError> {
-        self.note(format!("lock {}", recipe.texts().join(",")));
+        let kept = recipe.pins.versions.iter().map(|(name, version)| format!(" {name} {version}"));
+        let kept: String = kept.collect();
+        let kept = if kept.is_empty() { kept } else { format!(" keeping{kept}") };
+        self.note(format!("lock {}{kept}", recipe.texts().join(",")));
         say("asking the index");
         if let Some(why) = lock(&self.failure).clone() {
             return Err(LockError::new(why).into());

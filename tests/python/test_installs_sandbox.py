@@ -41,7 +41,7 @@ async def demand(anyio_backend, tmp_path_factory):
     folder = tmp_path_factory.mktemp("demand")
     with Index(packages()) as index:
         settings = {"audit": {"path": str(folder / "audit.jsonl")}}
-        async with shared(serving(folder, on_demand(folder, index, allow=["alpha", "gamma", "odd.*", "plain"], **settings))) as server:
+        async with shared(serving(folder, on_demand(folder, index, allow=["alpha", "gamma", "hook", "odd.*", "plain"], **settings))) as server:
             server.folder = folder
             yield server
 
@@ -95,8 +95,8 @@ print(subprocess.check_output([sys.executable, "-c", "import alpha; print('[%s]'
 
 
 async def test_what_an_operator_does_not_allow_is_refused(demand):
-    refused = (await says(demand, 'print(json.dumps(ask("hook")))'))["refused"]
-    assert refused["kind"] == "not_allowed" and "hook" in refused["reason"] and "odd.*" in refused["reason"], refused
+    refused = (await says(demand, 'print(json.dumps(ask("shadow")))'))["refused"]
+    assert refused["kind"] == "not_allowed" and "shadow" in refused["reason"] and "odd.*" in refused["reason"], refused
     refused = (await says(demand, 'print(json.dumps(ask("alpha>=7")))'))["refused"]
     assert refused["kind"] == "no_match" and "alpha" in refused["reason"], refused
     refused = (await says(demand, 'print(json.dumps(ask("plain", language="javascript")))'))["refused"]
@@ -167,6 +167,11 @@ async def test_sessions_keep_them_after_an_undo(demand):
     assert any("packages that the cell has installed are still there" in note for note in died["notes"]), died
     got = await session.cell("import odd_name, alpha; print(odd_name.x, alpha.version)")
     assert got["stdout"] == "1 1.0\n", got
+    # What Python reads when it starts is read before the next cell, also after the undo.
+    got = await session.cell("print(new('hook')); import sys, os; print(hasattr(sys, 'hooked'), 'PYTHONUSERBASE' in os.environ)")
+    assert got["stdout"] == "['hook']\nFalse True\n", got
+    got = await session.cell("import hook_extra; print(sys.hooked, hook_extra.x, alpha.version)")
+    assert got["stdout"] == "True 1 1.0\n", got
     # Commands of the session find them, too.
     got = await session.command("python3 -c 'import odd_name; print(odd_name.x)'; alpha")
     assert got["stdout"] == "1\nalpha runs 3\n", got

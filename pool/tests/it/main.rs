@@ -9,6 +9,7 @@ mod close;
 mod forks;
 mod hanging;
 mod images;
+mod installs;
 mod interleavings;
 mod packages;
 mod parked;

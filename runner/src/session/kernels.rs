@@ -90,6 +90,8 @@ pub(super) struct Begun {
     pub(super) pipes: [Option<File>; 2],
     /// Why there is no checkpoint before it, if there is none.
     pub(super) no_checkpoint: Option<NoCheckpoint>,
+    /// The processes that were there before it.
+    pub(super) found: HashSet<Pid>,
 }
 
 impl Kernels {
@@ -164,6 +166,17 @@ impl Kernels {
         earlier.take(self.most).last().map_or(0, |oldest| self.current.depth - oldest.depth)
     }
 
+    /// Whether an interruption can be missed by a process that waits for a child: Node.js looks for it when the child has ended.
+    pub(super) fn waits_deafly(&self) -> bool {
+        self.interpreter == Interpreter::Node
+    }
+
+    /// Kills what was started since a cell began. `found` was there before.
+    pub(super) fn kill_started(&self, found: &HashSet<Pid>) {
+        let keep = found | &self.pids();
+        processes::kill_all_but(&(&keep | &self.neighbours));
+    }
+
     /// The processes of the kernel, which belong to no cell.
     pub(super) fn pids(&self) -> HashSet<Pid> {
         self.checkpoints.iter().chain([&self.current]).map(|process| process.pid).collect()
@@ -215,8 +228,8 @@ impl Kernels {
             Answered::Alone(checkpoint) => checkpoint.err().filter(|_| !was_prepared),
         };
         self.current.depth += 1;
-        self.current.found.get_or_insert(found);
-        Begun { pipes, no_checkpoint }
+        self.current.found.get_or_insert_with(|| found.clone());
+        Begun { pipes, no_checkpoint, found }
     }
 
     /// The checkpoint of the next cell can have been killed since it was made, for example when memory ran out. Then the cell needs

@@ -1,5 +1,6 @@
 //! The runners in the fake engine's sandboxes. They do what a job's `argv` says.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use isolator_pool::engine::{SandboxName, SandboxState};
@@ -223,6 +224,7 @@ impl Runner {
                 }
                 self.exit().await
             }
+            "install" => self.install(argv).await,
             "silence" => std::future::pending().await,
             "eof" => {
                 self.print(Kind::Stdout, b"so far").await?;
@@ -248,6 +250,60 @@ impl Runner {
             "fail" => self.fail(&argv[1]).await,
             other => panic!("no runner does {other:?}"),
         }
+    }
+
+    /// Asks for packages, once for each argument, and prints the answers and the folders of sets in the order of the arguments. The number
+    /// of a request is its place; `=` repeats the one before, `gone` ends it, and `in turn` waits for each answer before the next request.
+    async fn install(&mut self, argv: &[String]) -> std::io::Result<()> {
+        let (in_turn, asked) = match &argv[1..] {
+            [first, rest @ ..] if first == "in turn" => (true, rest),
+            all => (false, all),
+        };
+        let mut decoder = FrameDecoder::default();
+        let (mut answers, mut sent) = (BTreeMap::new(), 0);
+        for (at, request) in (0_u32..).zip(asked) {
+            let (kind, number, text) = match request.as_str() {
+                "=" => (Kind::Install, at - 1, "again"),
+                "gone" => (Kind::InstallEnded, at - 1, ""),
+                text => (Kind::Install, at, text),
+            };
+            sent += usize::from(kind == Kind::Install);
+            self.print(kind, &[&number.to_be_bytes()[..], text.as_bytes()].concat()).await?;
+            if in_turn {
+                self.installed(&mut decoder, &mut answers, sent).await?;
+            }
+        }
+        self.installed(&mut decoder, &mut answers, sent).await?;
+        for answer in answers.into_values() {
+            self.print(Kind::Stdout, format!("{answer}\n").as_bytes()).await?;
+        }
+        self.exit().await
+    }
+
+    /// Reads until there is this number of answers.
+    async fn installed(
+        &mut self,
+        decoder: &mut FrameDecoder,
+        answers: &mut BTreeMap<u32, String>,
+        wanted: usize,
+    ) -> std::io::Result<()> {
+        let mut piece = vec![0; PIPE];
+        while answers.len() < wanted {
+            match decoder.next_frame().expect("frames of the server") {
+                Some((Kind::Installed, payload)) => {
+                    let wire::Installed { install, packages, answer } =
+                        wire::parse_message(Kind::Installed, &payload).expect("an answer");
+                    let folder = packages.map_or_else(String::new, |it| format!(" {}", it.folder));
+                    answers.insert(install, format!("{answer}{folder}"));
+                }
+                Some(_) => {}
+                None => match self.stream.read(&mut piece).await? {
+                    0 => return Err(std::io::ErrorKind::UnexpectedEof.into()),
+                    read => decoder.feed(&piece[..read]),
+                },
+            }
+        }
+        Ok(())
     }
 
     pub(super) async fn write_and_wait(&mut self, bytes: &[u8]) -> std::io::Result<()> {

@@ -8,26 +8,29 @@ use super::slots::{Availability, Slot, TemplateKey};
 use super::template::{ForkError, Template, TemplateError};
 use crate::engine::embedded::EmbeddedEngine;
 use crate::engine::{SandboxName, SandboxSpec};
+use crate::lock::lock;
 
 /// How long after the first sandbox one is made ahead of the first session. Many servers do their work in less.
 const AHEAD_AFTER: Duration = Duration::from_millis(500);
 
 impl EmbeddedEngine {
-    /// Whether the kernel of a session can be forked. If not, its template is begun.
+    /// The version of the interpreter, if the kernel of a session can be forked. If not, its template is begun.
     pub(in crate::engine::embedded) fn can_fork_kernel_template(
         &self,
         name: &SandboxName,
         spec: &Arc<SandboxSpec>,
         with_modules: bool,
-    ) -> bool {
-        let Some((plain, _)) = self.key(name, spec, with_modules) else { return false };
+    ) -> Option<String> {
+        let (plain, _) = self.key(name, spec, with_modules)?;
         let key = plain.for_sessions(true);
         let slot = self.templates.slot(&key);
-        let is_ready = slot.is_ready();
-        if !is_ready && slot.begins() {
+        if slot.is_ready() {
+            return Some(lock(&slot.state).known.version.clone());
+        }
+        if slot.begins() {
             self.copy_template(&key, &slot, Duration::ZERO);
         }
-        is_ready
+        None
     }
 
     /// Gives up the template of kernels one of which did not get ready.
