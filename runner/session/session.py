@@ -42,8 +42,12 @@ class Session:
                 library(_IPYTHON)
             except ImportError:
                 self._cells = load("plain")["Cells"](self)
-            else:
+                return self._cells
+            try:
                 self._cells = load("ipython")["Cells"](self)
+            except Exception:
+                # Another version, which the shell of sessions does not fit.
+                self._cells = load("plain")["Cells"](self, "and that of this image does not work in sessions")
         return self._cells
 
     def run(self, number, source):
