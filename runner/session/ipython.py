@@ -91,7 +91,7 @@ class Cells:
 
     def _run_plain(self, number, source, reason):
         if self._plain is None:
-            self._plain = load("plain")["Cells"](self._session, "which a cell has broken")
+            self._plain = load("plain")["Cells"](self._session, "which a cell has broken", has_display=True)
         self._last = self._plain
         self._note("a cell has broken IPython (%s), so this cell runs without it: magics and `!` are missing" % reason)
         return self._plain.run(number, source)

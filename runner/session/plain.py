@@ -20,14 +20,14 @@ class UsageError(Exception):
 
 
 class Cells:
-    def __init__(self, session, why_no_ipython="which this image does not have"):
+    def __init__(self, session, why_no_ipython="which this image does not have", has_display=False):
         self._session, self._space, self._why_no_ipython = session, session.space, why_no_ipython
         # The sources of all cells, by the names of their files.
         self._sources = {}
         self._futures = 0
         # The last values, the newest first.
         self._values = []
-        if not hasattr(builtins, "display"):
+        if not has_display:
             builtins.display = self._make_display()
 
     def run(self, number, source):
