@@ -12,7 +12,8 @@ Numbers are big endian, and texts are in UTF-8. The runner sends:
   the channel for the process that runs it if there is a checkpoint.
 - ``P`` to have the checkpoint of the next cell made now. One descriptor comes along: the channel for the process that will run
   that cell.
-- ``R`` to a checkpoint: its child is gone, and this process is the session again, as it was before.
+- ``R`` to a checkpoint: its child is gone, and this process is the session again, as it was before. Two descriptors come along: the
+  pipes for what its threads and tasks print until the next cell.
 - ``Q`` for the names that the word before the cursor of a prompt may become: the text before it.
 - The end, when it needs the process no longer. Nothing of the client runs then, and nothing is flushed.
 
@@ -59,6 +60,9 @@ _LONGEST_ERROR = 1024
 # Maximum number of open files whose positions a checkpoint remembers.
 _MOST_FILES = 256
 _REGULAR, _KIND_OF_FILE = 0o100000, 0o170000
+# Seconds for which the kernel waits for a message before tasks of earlier cells go on: the runner has the next checkpoint made as
+# soon as a cell has ended.
+_BEFORE_TURNING = 0.1
 # Returned in a checkpoint that is the session again.
 _UNDONE = object()
 
@@ -91,18 +95,22 @@ def serve(socket, main, session=None):
         steps = _steps(session)
     channel = session.channel
     channel.connect(socket)
+    is_prepared = False
     session.packages = _packages()
     while True:
         try:
+            session.loop.turn(0 if is_prepared else _BEFORE_TURNING)
             kind, payload, descriptors = channel.receive()
             # Before the first checkpoint is made: what is loaded after it would be lost with the cell, and loaded again.
             while steps:
                 _guarded(steps.pop(0))
+            was_prepared, is_prepared = is_prepared, False
             if kind == b"C":
                 _take(session, channel, payload, descriptors)
             elif kind == b"P":
-                _prepare(session, channel, *descriptors)
+                is_prepared = _prepare(session, channel, *descriptors)
             elif kind == b"Q":
+                is_prepared = was_prepared
                 _complete(session, channel, payload.decode(errors="replace"))
         except BaseException as error:
             # A signal between two cells, or something that a cell has broken here. The runner must not wait forever.
@@ -139,7 +147,7 @@ def _take(session, channel, payload, descriptors):
     close(output)
     close(errors)
     if flags & _FLAG_CHECKPOINT:
-        reason = _make_checkpoint(channel, fresh)
+        reason = _make_checkpoint(session, channel, fresh)
         if reason is _UNDONE:
             return
     else:
@@ -169,10 +177,10 @@ def _take(session, channel, payload, descriptors):
 
 
 def _prepare(session, channel, fresh):
-    """Makes the checkpoint for the next cell ahead: a fork takes longer than most cells."""
-    reason = _make_checkpoint(channel, fresh)
+    """Makes the checkpoint for the next cell ahead: a fork takes longer than most cells. Returns whether the next cell comes next."""
+    reason = _make_checkpoint(session, channel, fresh)
     if reason is _UNDONE:
-        return
+        return False
     _tell(channel, b"p", reason)
     if reason is None and not channel.has_message():
         try:
@@ -180,6 +188,7 @@ def _prepare(session, channel, fresh):
         except Exception:
             # A cell has broken what the next one needs, and will be told.
             pass
+    return True
 
 
 def _complete(session, channel, text):
@@ -199,9 +208,10 @@ def _tell(channel, kind, reason):
     channel.send(kind, bytes([reason or 0]))
 
 
-def _make_checkpoint(channel, fresh):
+def _make_checkpoint(session, channel, fresh):
     """Forks. Returns None in the process that is to run the cell, with `fresh` as its channel. The checkpoint returns only when
     that cell was undone. Returns the reason if there is no fork."""
+    session.loop.release()
     files = _positions()
     reason = _why_unfaithful(files)
     if reason is not None:
@@ -221,6 +231,7 @@ def _make_checkpoint(channel, fresh):
                 lseek(number, position, 0)
             except OSError:
                 pass
+        _guarded(session.loop.go_back)
         return _UNDONE
     setsid()
     channel.replace(fresh)
@@ -241,6 +252,8 @@ def _wait(channel, child):
     _score(_SCORE_WAITING)
     while True:
         kind, _, descriptors = channel.receive()
+        for number, stream in zip(descriptors, [1, 2] if kind == b"R" else []):
+            dup2(number, stream)
         for number in descriptors:
             close(number)
         if kind == b"R":
@@ -337,6 +350,8 @@ def _run(session, number, source):
         not_shown = _guarded(session.show_figures)
         # The error that ended the cell says more.
         failure = failure or not_shown
+    not_settled = _guarded(session.loop.settle)
+    failure = failure or not_settled
     _guarded(session.flush)
     if failure is None:
         return _ENDED, 0, ""

@@ -25,7 +25,8 @@ class Channel:
         self._lock, self._owner = allocate_lock(), None
 
     def connect(self, socket):
-        self._number = socket.fileno()
+        # The number of its descriptor.
+        self.number = socket.fileno()
         self._look, self._receive, self._receive_into, self._send = socket.recv, socket.recvmsg, socket.recv_into, socket.sendall
         self._owner = getpid()
 
@@ -35,7 +36,7 @@ class Channel:
 
     def replace(self, number):
         """Takes another socket. What this process had of the one before is closed."""
-        dup2(number, self._number, False)
+        dup2(number, self.number, False)
         close(number)
         self._owner = getpid()
 
@@ -45,7 +46,16 @@ class Channel:
             self._look(1, _socket.MSG_PEEK | _socket.MSG_DONTWAIT)
         except BlockingIOError:
             return False
+        except OSError:
+            # The next read ends the process.
+            pass
         return True
+
+    def wait(self, seconds):
+        """Waits for a message. Returns whether there is one."""
+        poll = library("select").poll()
+        poll.register(self.number, 1)
+        return bool(poll.poll(seconds * 1000))
 
     def receive(self):
         """Returns the kind, the payload and the descriptors of the next message. Ends the process if there is none."""
@@ -93,7 +103,8 @@ class Signals:
         # Bound once, so that it can be recognized.
         self._quiet = self._note
         self._interrupt = set_handler(SIGINT, self._quiet)
-        self._mask = pthread_sigmask(SIG_BLOCK, _EVERY_SIGNAL)
+        # `kernel.py` has shut interrupts out.
+        self._mask = pthread_sigmask(SIG_BLOCK, _EVERY_SIGNAL) - {SIGINT}
         self._trace = self._profile = None
 
     def _note(self, number, frame):
@@ -105,6 +116,11 @@ class Signals:
         while SIGINT in sigpending():
             sigtimedwait([SIGINT], 0)
         self._came = False
+
+    def replace(self, handler):
+        """Has interrupts go to another handler when signals are let through. Returns the one before."""
+        before, self._interrupt = self._interrupt, handler
+        return before
 
     def open(self):
         """Lets signals through for the client's code."""

@@ -88,7 +88,7 @@ class Cells:
 
     def _run_plain(self, number, source, reason):
         if self._plain is None:
-            self._plain = load("plain")["Cells"](self._session)
+            self._plain = load("plain")["Cells"](self._session, has_display=True)
         self._last = self._plain
         self._note("a cell has broken IPython (%s), so this cell runs without it: magics and `!` are missing" % reason)
         return self._plain.run(number, source)
@@ -135,6 +135,16 @@ class Cells:
         if pending and pending[0] is error:
             return pending[1]
         return load("tracebacks")["plain_report"](error)
+
+    def apart(self, show):
+        """Shows something after the code of a cell. Errors of that are printed, and the one that ended the cell is kept."""
+        shell = self._shell
+        held, shell.pending = shell.pending, None
+        try:
+            show()
+        finally:
+            shell.release()
+            shell.pending = held
 
     def display(self, value):
         library("IPython.core.display_functions").display(value)

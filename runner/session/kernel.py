@@ -16,6 +16,7 @@ import os
 import sys
 
 import _socket
+from _signal import SIG_BLOCK, SIGINT, pthread_sigmask
 
 
 def _new_main():
@@ -86,6 +87,8 @@ def start():
     channel = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, number)
     main, session = _prepared.pop() if _prepared else (_new_main(), None)
     _look_like_a_prompt(main)
+    # From now on, the runner may interrupt what keeps a cell from beginning.
+    pthread_sigmask(SIG_BLOCK, {SIGINT})
     version = ("%d.%d.%d" % sys.version_info[:3]).encode()
     channel.sendall(b"r" + len(version).to_bytes(4, "big") + version)
     _load("cells")["serve"](channel, main, session)

@@ -25,6 +25,8 @@ pub(crate) struct Stat {
     pub(crate) end: End,
     /// Its parent, if that is in the sandbox.
     parent: Option<Pid>,
+    /// When it was started, in ticks.
+    started: u64,
 }
 
 /// The kernel counts CPU time for `/proc` in these, whatever the machine.
@@ -57,6 +59,7 @@ impl Stat {
             children_cpu: from_ticks(of_children),
             end,
             parent: number(4).and_then(|pid| Pid::from_raw(pid.try_into().ok()?)),
+            started: number(22)?,
         })
     }
 }
@@ -162,6 +165,23 @@ pub(crate) fn kill_everything() {
     let _ = kill_process_group(Pid::INIT, Signal::KILL);
 }
 
+/// Kills the child that a process has started last, with everything below that, unless it is in `keep`. Returns whether there was one.
+pub(crate) fn kill_last_child(parent: Pid, keep: &HashSet<Pid>) -> bool {
+    let Ok(pids) = all() else { return false };
+    let found = pids.into_iter().filter_map(|pid| Stat::of(pid).map(|stat| (pid, stat)));
+    let found: Vec<_> = found.filter(|(_, stat)| !stat.has_ended).collect();
+    let children = found.iter().filter(|(pid, stat)| stat.parent == Some(parent) && !keep.contains(pid));
+    let last = children.max_by_key(|(pid, stat)| (stat.started, pid.as_raw_pid()));
+    let Some((last, _)) = last else { return false };
+    for (pid, stat) in &found {
+        if is_below(*pid, *stat, *last, Stat::of) {
+            // An error means that it has just ended.
+            let _ = kill_process(*pid, Signal::KILL);
+        }
+    }
+    true
+}
+
 /// Kills every process except those in `keep` and [a family](keep_family), also those that are started meanwhile. Returns whether none
 /// is left.
 pub(crate) fn kill_all_but(keep: &HashSet<Pid>) -> bool {
@@ -198,6 +218,7 @@ mod tests {
         assert!(stat.has_ended);
         assert_eq!(stat.children_cpu, Duration::from_millis(330));
         assert_eq!(stat.end, End::Signal(52));
+        assert_eq!(stat.started, 22);
         assert!(Stat::parse(b"7 (a) S 1").is_none());
     }
 
@@ -227,6 +248,34 @@ mod tests {
     fn the_cpu_time_of_a_sandbox_has_that_of_this_process() {
         let own = Stat::of(rustix::process::getpid()).unwrap().own_cpu;
         assert!(cpu() >= own);
+    }
+
+    #[test]
+    fn the_last_child_is_killed_with_its_children_and_no_other() {
+        let sleep = |script: &str| {
+            let mut command = std::process::Command::new("sh");
+            command.args(["-c", script]).stdout(std::process::Stdio::piped()).spawn().unwrap()
+        };
+        let own = rustix::process::getpid();
+        let pid = |child: &std::process::Child| Pid::from_child(child);
+        let (mut first, mut second) = (sleep("exec sleep 60"), sleep("sleep 60 & sleep 60"));
+        let mut keep = HashSet::new();
+        while all().unwrap().into_iter().filter_map(Stat::of).filter(|it| it.parent == Some(pid(&second))).count() < 2 {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        // Other tests may have children, too.
+        keep.extend(all().unwrap());
+        keep.remove(&pid(&second));
+        assert!(kill_last_child(own, &keep));
+        // The end of its output shows that nothing of it is left.
+        let mut output = String::new();
+        io::Read::read_to_string(&mut second.stdout.take().unwrap(), &mut output).unwrap();
+        second.wait().unwrap();
+        assert!(first.try_wait().unwrap().is_none());
+        keep.insert(pid(&second));
+        assert!(!kill_last_child(own, &keep));
+        first.kill().unwrap();
+        first.wait().unwrap();
     }
 
     #[test]

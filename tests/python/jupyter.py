@@ -69,8 +69,8 @@ class _Kernel:
         from jupyter_client import KernelManager
 
         self.manager = KernelManager()
-        # It warns of what is right for a kernel of this machine's own.
-        self.manager.start_kernel(cwd=folder, stderr=subprocess.DEVNULL)
+        # It warns of what is right for a kernel of this machine's own, and prints what programs of a cell print.
+        self.manager.start_kernel(cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         self.client = self.manager.client()
         self.client.start_channels()
         self.client.wait_for_ready(timeout=STARTED_WITHIN_S)

@@ -3,21 +3,34 @@
 import array
 import contextlib
 import ctypes
+import fcntl
 import os
 import select
 import signal
 import socket
 import struct
 import subprocess
-import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from processes import children
 
-KERNEL = Path(__file__).parents[2] / "runner/session/kernel.py"
-PYTHON = os.environ.get("ISOLATOR_TEST_KERNEL_PYTHON", sys.executable)
+ROOT = Path(__file__).parents[2]
+KERNEL = ROOT / "runner/session/kernel.py"
+
+
+def _python():
+    """The Python of the tests with IPython, which no other test needs."""
+    (ROOT / ".clients").mkdir(exist_ok=True)
+    with open(ROOT / ".clients/ipython.lock", "w", encoding="utf-8") as lock:
+        # Several processes may come here at once.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        command = [ROOT / "scripts/ipython", "-c", "import sys; print(sys.executable)"]
+        return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+
+
+PYTHON = os.environ.get("ISOLATOR_TEST_KERNEL_PYTHON") or _python()
 HOW = ["ended", "failed", "interrupted", "exited"]
 # Why there is no checkpoint, in the order of the codes.
 WHY_NOT = ["", "threads", "uncounted threads", "processes", "timer", "lock", "no process", "not asked"]
@@ -249,7 +262,12 @@ class Runner:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
         self.channels.pop().socket.close()
-        self.channels[-1].send(b"R")
+        streams = [os.pipe(), os.pipe()]
+        self.channels[-1].send(b"R", descriptors=[end for _, end in streams])
+        for _, end in streams:
+            os.close(end)
+        self._close_kept()
+        self.kept = [end for end, _ in streams]
 
     def complete(self, text):
         """Returns where the word at the end of a text begins, and what it may become."""

@@ -29,6 +29,9 @@ _FORMS = {
     "image/svg+xml": "svg",
 }
 _PICTURES = ("image/png", "image/jpeg")
+# An error whose text does not begin with its name.
+_UNNAMED = "?"
+
 # Of longer texts the table has only a digest.
 _LONGEST = 3000
 _ONLY_TYPE = re.compile(r"<[\w.<>]+(?: object)?(?: at (?:0x[0-9a-fA-F]+|ADDRESS))?>")
@@ -38,7 +41,7 @@ _CELL_NAMES = re.compile(r"/tmp/ipykernel_\d+/\d+\.py|[^\s\"'(]*(?:<|&lt;)ipytho
 
 # What differs from run to run in these inputs.
 _VARIES = [
-    (re.compile(r"(?m)^.*RuntimeWarning: coroutine .*\n.*\n(?:RuntimeWarning: Enable.*\n)?"), ""),
+    (re.compile(r"(?m)^.*RuntimeWarning: coroutine .*\n.*\n|^RuntimeWarning: Enable tracemalloc.*$"), ""),
     (re.compile(r"\b[A-Z][a-z]{2} [ \d]\d \d\d:\d\d\b"), "DATE"),
     (re.compile(r"(?: object)? at 7f[0-9a-f]{10}\b"), " at ADDRESS"),
     (re.compile(r"\x1b\[[0-9;?]*[A-Za-z]"), ""),
@@ -140,7 +143,8 @@ def of_jupyter(answer):
 
 def of_session(answer):
     """The outcome in a session."""
-    found = Outcome(answer.stdout, answer.stderr, error=answer.error)
+    failed = answer.error or (_UNNAMED if answer.status == "error" else None)
+    found = Outcome(answer.stdout, answer.stderr, error=failed)
     pictures = iter(answer.pictures)
     for shown in answer.shown:
         forms = {name: shown[name] for name in _FORMS.values() if name in shown}
@@ -153,7 +157,7 @@ def of_session(answer):
 def of_kernel(cell):
     """The outcome in the kernel of a session, without a sandbox."""
     shown = [_forms({kind: form.decode() if kind in _FORMS else form for kind, form in forms.items()}) for forms in cell.order]
-    name = re.split(r"[:\s]", cell.error)[0].rpartition(".")[2] if cell.error else None
+    name = re.split(r"[:\s]", cell.error)[0].rpartition(".")[2] if cell.error and cell.code else None
     return Outcome(cell.out, cell.err, shown, name)
 
 
@@ -183,7 +187,7 @@ def differences(theirs, ours):
         told.append(f"shown: {shown[0]} {shown[1]}")
     for name in ("error", "next"):
         one, other = getattr(theirs, name), getattr(ours, name)
-        if one != other:
+        if one != other and (one is None or other != _UNNAMED):
             told.append(f"{name}: {one!r} {other!r}")
     return told
 

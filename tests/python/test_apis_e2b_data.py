@@ -747,6 +747,12 @@ async def test_the_audit_log_has_input_signals_and_changes_of_folders(sandbox, s
         lines = [json.loads(line) for line in (served[1] / "audit.jsonl").read_text().splitlines()]
         return [line for line in lines if line["tool"] == f"e2b.{tool}"]
 
+    def comes(tool, before):
+        deadline = time.monotonic() + 10
+        while len(lines(tool)) == before and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert len(lines(tool)) == before + 1, lines(tool)
+
     def check():
         typed = b"echo typed\n"
         digest = hashlib.sha256(typed).hexdigest()
@@ -778,6 +784,21 @@ async def test_the_audit_log_has_input_signals_and_changes_of_folders(sandbox, s
         assert lines("attach_process")[-1]["process"] == process["pid"]
         paths = [lines(tool)[-1]["paths"] for tool in ["make_folder", "move_file", "remove_file", "create_watcher"]]
         assert paths == [["folder"], ["folder", "moved"], ["moved"], ["/home/user"]]
+        # A request whose key was used has one line, as others have.
+        key = {"Idempotency_Key": "audited"}
+        with sandbox.streaming(START, sandbox.start("cat >> got", stdin=True), **key) as stream:
+            selected = {"process": {"pid": stream.started()}, "input": {"stdin": encoded(typed)}}
+            for expected in [200, 409]:
+                before = len(lines("send_input"))
+                assert sandbox.rpc("process.Process/SendInput", selected, Idempotency_Key="audited input")[0] == expected
+                comes("send_input", before)
+            assert lines("send_input")[-1]["status"] == "error"
+            before = len(lines("start_process"))
+            _, end = sandbox.stream(START, sandbox.start("cat >> got", stdin=True), **key)
+            assert end["error"], end
+            comes("start_process", before)
+            sandbox.rpc("process.Process/CloseStdin", {"process": selected["process"]})
+            stream.all()
         # What was typed is in no line.
         assert "typed" not in (served[1] / "audit.jsonl").read_text()
 

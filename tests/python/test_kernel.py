@@ -385,39 +385,6 @@ def test_an_interrupted_cell_can_clean_up(runner, tmp_path):
     assert "Cell In[1], line 5 in f\n" in cell.err
 
 
-# Awaiting.
-
-
-def test_cells_await(runner):
-    runner.run("import asyncio\nqueue = asyncio.Queue()")
-    code = "async def numbers():\n    for n in range(3):\n        await asyncio.sleep(0)\n        yield n"
-    runner.run(code)
-    runner.run("found = []\nasync for n in numbers():\n    found.append(n)")
-    assert runner.run("found + [n async for n in numbers()]").text == "[0, 1, 2, 0, 1, 2]"
-    code = "class C:\n    async def __aenter__(self): return 'in'\n    async def __aexit__(self, *_): print('out')"
-    runner.run(code)
-    assert runner.run("async with C() as c:\n    print(c)").out == "in\nout\n"
-    assert runner.run("await asyncio.gather(*[asyncio.sleep(0, n) for n in range(3)])").text == "[0, 1, 2]"
-
-
-def test_tasks_go_on_while_a_cell_awaits(runner):
-    tick = "    while True:\n        print('tick', flush=True)\n        await asyncio.sleep(0.01)"
-    runner.run(f"import asyncio\nasync def tick():\n{tick}")
-    runner.run("task = asyncio.create_task(tick())", checkpoint=True)
-    assert runner.run("1", checkpoint=True).out == ""
-    assert runner.run("await asyncio.sleep(0.1)", checkpoint=True).out.count("tick") > 3
-    runner.undo()
-    assert runner.run("await asyncio.sleep(0.1)").out.count("tick") > 3
-    assert runner.run("task.cancel()").text == "True"
-
-
-def test_a_cell_may_have_a_loop_of_its_own(runner):
-    code = "import asyncio\nasync def f():\n    await asyncio.sleep(0)\n    return 5\nasyncio.run(f())"
-    assert ended(runner.run(code)).text == "5"
-    assert ended(runner.run("await f()")).text == "5"
-    assert ended(runner.run(code)).text == "5"
-
-
 # Streams.
 
 

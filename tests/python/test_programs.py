@@ -85,7 +85,7 @@ ADVICE = {
     "a database elsewhere": ("python", "import sqlite3\nsqlite3.connect('/x')", "in the working directory or in /tmp"),
     "pip as code": ("python", "pip install x", 'line 1, "pip install x", is a command for a shell, not python: leave it out; nothing can'),
     "npm as code": ("javascript", "npm install x", "is a command for a shell, not javascript"),
-    "pip as a module": ("python", "import subprocess, sys\nsubprocess.check_call([sys.executable, '-m', 'pip'])", "nothing can be installed"),
+    "ensurepip": ("python", "import subprocess, sys\nsubprocess.check_call([sys.executable, '-m', 'ensurepip'])", "nothing can be installed"),
     "parquet": ("python", "import pandas\npandas.DataFrame({'a': [1]}).to_parquet('a')", "'pyarrow' is not in the image"),
     "what notebooks display": ("python", "display(1)", "'display' is only there in notebooks and sessions"),
     "a loop in a loop": (

@@ -163,7 +163,7 @@ async def test_the_advice_fits_a_session(tools):
             ("cat x", 'no file or folder "x" in the session'),
             ("touch /x", "can write to its working directory"),
             ("echo > a.sh; ./a.sh", "chmod +x"),
-            ("npm install x", "no command 'npm'"),
+            ("yarn add x", "no command 'yarn'"),
         ]:
             told = await session.command(command, "error")
             assert words in told["message"], told

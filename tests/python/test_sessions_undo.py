@@ -113,6 +113,37 @@ async def test_where_there_are_no_checkpoints_the_session_ends_and_says_so(tmp_p
             assert await again.value("x") == "1"
 
 
+BLOCKED = {
+    "a shell": "execSync('sleep 60')",
+    "a shell and what it leaves": "execSync('sleep 60 & setsid sleep 60 & wait')",
+    "a program": "try { execFileSync('sleep', ['60']) } finally { console.log('no') }",
+    "one of several": "while (true) spawnSync('sh', ['-c', 'trap true INT TERM; sleep 60; sleep 60'])",
+    "a thread": "Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0)",
+}
+
+
+async def test_a_cell_in_javascript_that_waits_for_a_child_ends_with_that_child(tools):
+    async with opened(tools, "javascript") as session:
+        await session.cell("const { execSync, execFileSync, spawnSync, spawn } = require('child_process'); let x = 1")
+        await session.cell("const server = spawn('sleep', ['1000'])")
+        for code in BLOCKED.values():
+            data = await session.cell(f"x += 1; {code}", "timeout", timeout="1s")
+            assert "interrupted" in data["message"] and "expires_at" in data and data["stdout"] == "", data
+        async with anyio.create_task_group() as group:
+
+            async def interrupt():
+                await anyio.sleep(0.5)
+                await tools.call("interrupt_session", {"session": session.id})
+
+            group.start_soon(interrupt)
+            began = time.monotonic()
+            data = await session.cell("execSync('sleep 60')", "error")
+            assert "interrupted" in data["message"] and time.monotonic() - began < 10, data
+        # Only what was in the way has ended.
+        left = "execSync('pgrep -c -x sleep').toString().trim()"
+        assert await session.value(f"[x, server.exitCode, server.signalCode, {left}]") == f"[ {1 + len(BLOCKED)}, null, null, '1' ]"
+
+
 async def test_a_session_that_has_lacked_memory_says_so_when_it_is_gone(tools):
     session = await open_session(tools, "javascript", memory_mb=128)
     await session.cell("let kept = 1")

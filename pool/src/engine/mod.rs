@@ -334,10 +334,15 @@ pub trait Engine: Send + Sync + 'static {
         false
     }
 
-    /// Whether the kernel of a session could be forked into a sandbox now. If not, an engine may make a template for later sessions, in
-    /// the background.
-    fn can_fork_kernel(&self, _: &SandboxName, _: &Arc<SandboxSpec>, _with_modules: bool) -> bool {
-        false
+    /// The version of the interpreter, if the kernel of a session could be forked into a sandbox now. If not, an engine may make a
+    /// template for later sessions, in the background.
+    fn can_fork_kernel(
+        &self,
+        _: &SandboxName,
+        _: &Arc<SandboxSpec>,
+        _with_modules: bool,
+    ) -> Option<String> {
+        None
     }
 
     /// Notes that the kernel of a session that was forked into a sandbox did not get ready there, and why. An engine gives up the

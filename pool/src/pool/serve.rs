@@ -11,7 +11,7 @@ use super::admission::{AdmissionError, Admitted, Client};
 use super::counts::{Counting, Failure};
 use super::pools::Pools;
 use super::receipt::{ExecuteError, FoundPool, OpenReceipt, Receipt};
-use super::session::{self, Session, SessionRequest};
+use super::session::{self, ComingKernel, Session, SessionRequest};
 use super::{CheckoutSource, Pool, Start};
 use crate::engine::EngineError;
 use crate::engine::preload::Want;
@@ -80,7 +80,7 @@ impl Work for ProgramWork<'_> {
 struct SessionWork<'a>(&'a SessionRequest);
 
 impl Work for SessionWork<'_> {
-    type Done = (Sandbox<Armed>, Opened);
+    type Done = (Sandbox<Armed>, Opened, Option<ComingKernel>);
 
     const RUNS_PROGRAM: bool = false;
 
@@ -94,15 +94,16 @@ impl Work for SessionWork<'_> {
 
     async fn run(
         &self,
-        _: &Pool,
+        pool: &Pool,
         mut sandbox: Sandbox<Armed>,
         _: Start,
         want: &Want,
     ) -> Result<Self::Done, ExecuteError> {
         let SessionRequest { resources, packages, .. } = self.0;
         let prepared = run::prepare(&mut sandbox, *resources, packages.as_ref(), want).await?;
-        let opened = session::open(&mut sandbox, self.0, prepared).await?;
-        Ok((sandbox, opened))
+        let tasks = &pool.shared.tasks;
+        let (opened, kernel) = session::open(&mut sandbox, self.0, prepared, tasks).await?;
+        Ok((sandbox, opened, kernel))
     }
 }
 
@@ -154,12 +155,20 @@ impl Pools {
     ) -> Result<(Session, OpenReceipt), ExecuteError> {
         let pool = self.pool(name)?;
         let served = self.serve(name, pool, client, SessionWork(request)).await?;
-        let WorkDone { done: (sandbox, opened), slot, start, found, queue, checkout, work, .. } =
-            served;
+        let WorkDone {
+            done: (sandbox, opened, kernel),
+            slot,
+            start,
+            found,
+            queue,
+            checkout,
+            work,
+            ..
+        } = served;
         let receipt = OpenReceipt { start, found, queue, checkout, open: work };
         pool.counts.opened(&receipt);
         let (shared, abort) = (&self.shared, self.abort.clone());
-        Ok((session::begin(sandbox, opened, request, slot, shared, abort), receipt))
+        Ok((session::begin(sandbox, opened, kernel, request, slot, shared, abort), receipt))
     }
 
     /// Serves a request, and counts it if it has no outcome.

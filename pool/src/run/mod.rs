@@ -28,7 +28,7 @@ use crate::run::exchange::{Place, RunnerReport, Step, exchange, start_message};
 use crate::run::installs::Installs;
 use crate::run::outcome::{Outcome, Status};
 use crate::run::output::Output;
-use crate::sandbox::{Armed, Sandbox, SandboxError};
+use crate::sandbox::{Armed, KernelFork, Sandbox, SandboxError};
 
 pub use self::exchange::ExchangeError;
 pub use self::request::RunRequest;
@@ -192,6 +192,8 @@ pub(crate) struct Prepared {
     pub(crate) interpreter: Wanted,
     /// Its set of packages, if it has one.
     pub(crate) packages: Option<wire::Packages>,
+    /// The kernel that is to be forked for a session.
+    pub(crate) kernel: Option<KernelFork>,
     bind: Duration,
     limit: Duration,
 }
@@ -212,19 +214,20 @@ pub(crate) async fn prepare(
     let bind = packages.as_ref().map_or(Duration::ZERO, |_| began.elapsed());
     let began = Instant::now();
     let has_other_limits = resources != sandbox.spec.resources;
-    let fork = sandbox.better_fork(want);
-    if has_other_limits || fork.is_some() {
+    let kernel = sandbox.kernel_fork(want);
+    let fork = if want.for_session { None } else { sandbox.better_fork(want) };
+    if has_other_limits || fork.is_some() || kernel.is_some() {
         sandbox.state.thawed().await.map_err(RunError::NotThawed)?;
     }
     if has_other_limits {
         sandbox.limit(resources).await.map_err(RunError::NotLimited)?;
     }
-    let forked = match fork {
+    let has_modules = match fork {
         Some(fork) => sandbox.fork(fork).await.map_err(RunError::NotForked)?,
-        None => None,
+        None => false,
     };
-    let interpreter = forked.unwrap_or(want.interpreter);
-    Ok(Prepared { interpreter, packages, bind, limit: began.elapsed() })
+    let interpreter = if has_modules { Wanted::Loaded } else { want.interpreter };
+    Ok(Prepared { interpreter, packages, kernel, bind, limit: began.elapsed() })
 }
 
 /// Gives a sandbox a set of packages.

@@ -115,6 +115,13 @@ impl SandboxError {
     }
 }
 
+/// A kernel that the engine can fork into a sandbox.
+pub(crate) struct KernelFork {
+    with_modules: bool,
+    /// The version of the interpreter.
+    pub(crate) version: String,
+}
+
 impl<State> Sandbox<State> {
     /// The time at which the sandbox was made.
     pub(crate) fn created(&self) -> Instant {
@@ -219,16 +226,11 @@ impl Sandbox<Armed> {
     }
 
     /// A fork that the engine can put into the sandbox and that is better for a program than the waiting interpreter, if there is one.
-    pub(crate) fn better_fork(&self, want: &Want) -> Option<Fork> {
+    pub(crate) fn better_fork(&self, want: &Want) -> Option<AwaitedFork> {
         if self.spec.preload.is_none() || want.interpreter == Wanted::New {
             return None;
         }
         let with_modules = want.interpreter == Wanted::Loaded;
-        if want.for_session {
-            let name = self.lease.name();
-            let can_fork = self.engine.can_fork_kernel(name, &self.spec, with_modules);
-            return can_fork.then_some(Fork::Kernel { with_modules });
-        }
         let is_there = match self.state.missing {
             None => true,
             Some(Missing::Modules) => !with_modules,
@@ -240,8 +242,7 @@ impl Sandbox<Armed> {
         }
         let fork = AwaitedFork { with_modules, is_there, imports: want.imports.clone() };
         self.engine.asked_for(self.lease.name(), &self.spec, &fork);
-        let can_fork = self.engine.can_fork(self.lease.name(), &self.spec, &fork);
-        can_fork.then_some(Fork::Awaited(fork))
+        self.engine.can_fork(self.lease.name(), &self.spec, &fork).then_some(fork)
     }
 
     /// Gives a set of packages to the sandbox, which may still be frozen. Returns their description for the runner. The set is
@@ -256,23 +257,48 @@ impl Sandbox<Armed> {
         Ok(wire::Packages { interpreter: set.interpreter, folder })
     }
 
-    /// Forks an interpreter for a program or a session into the thawed sandbox. Returns what it must be asked for, if one has come that
-    /// is better than those that wait. The runner of a session waits for it when the session is opened.
+    /// Forks an interpreter for a program into the thawed sandbox. Returns whether one with modules came.
     ///
     /// After an error the state of the sandbox is unknown: it must not get a job. The same holds if the future is dropped.
-    pub(crate) async fn fork(&mut self, fork: Fork) -> Result<Option<Wanted>, SandboxError> {
+    pub(crate) async fn fork(&mut self, fork: AwaitedFork) -> Result<bool, SandboxError> {
         let spec = Arc::clone(&self.spec);
-        let Some(preload) = &spec.preload else { return Ok(None) };
-        let is_kernel = matches!(fork, Fork::Kernel { .. });
-        let fork = self.engine.fork(self.lease.name(), &spec, fork);
+        let Some(preload) = &spec.preload else { return Ok(false) };
+        let fork = self.engine.fork(self.lease.name(), &spec, Fork::Awaited(fork));
         let Forked::Yes { modules } = bounded(Call::Preload, fork).await? else {
-            return Ok(None);
+            return Ok(false);
         };
-        if is_kernel {
-            return Ok(Some(Wanted::Forked));
-        }
         self.prepare(&preload.message(&spec.workdir, &modules, true)).await?;
-        Ok((!modules.is_empty()).then_some(Wanted::Loaded))
+        Ok(!modules.is_empty())
+    }
+
+    /// The kernel that the engine can fork into the sandbox for a session, if it can.
+    pub(crate) fn kernel_fork(&self, want: &Want) -> Option<KernelFork> {
+        let is_wanted = want.for_session && self.spec.preload.is_some();
+        if !is_wanted || want.interpreter == Wanted::New {
+            return None;
+        }
+        let with_modules = want.interpreter == Wanted::Loaded;
+        let (name, spec) = (self.lease.name(), &self.spec);
+        let version = self.engine.can_fork_kernel(name, spec, with_modules)?;
+        Some(KernelFork { with_modules, version })
+    }
+
+    /// Forks a kernel into the thawed sandbox, while its runner opens the session. Returns whether it comes. Unless it does, the runner
+    /// must kill what may have come.
+    pub(crate) fn fork_kernel(
+        &self,
+        fork: &KernelFork,
+    ) -> impl Future<Output = bool> + Send + use<> {
+        let (engine, lease) = (Arc::clone(&self.engine), Arc::clone(&self.lease));
+        let (spec, with_modules) = (Arc::clone(&self.spec), fork.with_modules);
+        async move {
+            let fork = engine.fork(lease.name(), &spec, Fork::Kernel { with_modules });
+            match bounded(Call::Preload, fork).await {
+                Ok(forked) => matches!(forked, Forked::Yes { .. }),
+                // The engine has logged why.
+                Err(_) => false,
+            }
+        }
     }
 
     /// Reports to the engine that the kernel that was forked into the sandbox did not get ready.

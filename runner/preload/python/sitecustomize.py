@@ -13,8 +13,8 @@ can run here; anything else, and an end without an answer, means that it needs a
 and the path of the kernel, each ended by a NUL, and the channel stays open: it is the kernel's. If the program has a set of
 packages, ``packages`` and its folder come first, each ended by a NUL.
 
-A template has the server on its standard input, and the number of that is its channel. It sends four lines: ``ready`` and the CPU
-time of its start in nanoseconds; the imports, each as its name, ``=`` and its CPU time, with ``!`` for the standard library, and
+A template has the server on its standard input, and the number of that is its channel. It sends four lines: ``ready``, the CPU
+time of its start in nanoseconds, and its version; the imports, each as its name, ``=`` and its CPU time, with ``!`` for the standard library, and
 without a time if it is missing; the folders in which modules are, and the ends of their files; the names of all modules. Then it is forked, into one sandbox after the other, and each fork
 goes on as above, with a channel of its own. A copy of it can become the template for sessions, which has the kernel, and all that the
 kernel imports. It says the same lines, and its forks serve only sessions.
@@ -533,7 +533,8 @@ def _report(started, times):
     places = " ".join(places + [".py", ".pyc"] + _imp.extension_suffixes())
     loaded = " ".join(name for name in sys.modules if " " not in name)
     # The server reads no more than this, and does without the rest.
-    return ("ready %d\n%s\n%s\n%s" % (started, imports, places, loaded))[:_LONGEST_REPORT]
+    version = "%d.%d.%d" % sys.version_info[:3]
+    return ("ready %d %s\n%s\n%s\n%s" % (started, version, imports, places, loaded))[:_LONGEST_REPORT]
 
 
 def _park(said):

@@ -12,6 +12,7 @@ use super::{Parked, Preloads, inherited_channel};
 use crate::forks::Forks;
 use crate::packages;
 use crate::process::{OomScore, Process};
+use crate::processes;
 
 /// The interpreter that runs the cells of a session.
 pub(crate) struct StartedKernel {
@@ -25,6 +26,13 @@ pub(crate) struct StartedKernel {
 }
 
 impl Preloads {
+    /// Kills all other processes: a fork that failed halfway may have left one.
+    pub(crate) fn kill_others(&self) {
+        let waiting = [&self.bare, &self.loaded, &self.replaced].into_iter().flatten();
+        // One that can't be killed counts as a process of the session.
+        let _ = processes::kill_all_but(&waiting.map(|parked| parked.process.pid).collect());
+    }
+
     /// Ends all of them.
     pub(crate) fn end(self) {
         let Self { bare, loaded, replaced, .. } = self;

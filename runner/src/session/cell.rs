@@ -117,7 +117,9 @@ impl Session<'_> {
         if running.is_some() || !matches!(cell.run, CellRun::Code { .. }) {
             return Ok((running, 0));
         }
-        match self.kernels.as_mut().and_then(Kernels::undo_prepared) {
+        let undone = self.kernels.as_mut().and_then(Kernels::undo_prepared);
+        self.listen_to_resumed();
+        match undone {
             // The process that waited for the cell is gone, and its checkpoint is the same.
             Some(0) => Ok((self.begin(cell, input)?, 0)),
             // The cell expects the cells before it, so it does not run without them.
@@ -139,7 +141,9 @@ impl Session<'_> {
         if !kernels.kill_current() {
             return (0, false);
         }
-        if let Some(cells) = kernels.undo() {
+        let undone = kernels.undo();
+        self.listen_to_resumed();
+        if let Some(cells) = undone {
             return (cells, true);
         }
         let lives_on = self.outlives_kernel(keeps_session);
@@ -147,6 +151,13 @@ impl Session<'_> {
             self.end_kernel();
         }
         (0, lives_on)
+    }
+
+    /// Has what a process that is the session again prints come with the next answer.
+    pub(super) fn listen_to_resumed(&mut self) {
+        if let Some(kernels) = &mut self.kernels {
+            self.background.add(std::mem::take(&mut kernels.resumed_pipes));
+        }
     }
 
     /// Gives up old checkpoints if memory is short, but never that of the next cell. While a cell runs, the one before it stays, too.

@@ -62,6 +62,8 @@ pub(super) struct Kernels {
     pub(super) early: Early,
     /// The pipes of a kernel that can't be given new ones for each cell.
     pub(super) own_pipes: [Option<File>; 2],
+    /// The pipes of a process that is the session again since the last undo.
+    pub(super) resumed_pipes: [Option<File>; 2],
     /// The processes of the kernels of other contexts, which undoing a cell must not end.
     neighbours: HashSet<Pid>,
 }
@@ -88,6 +90,8 @@ pub(super) struct Begun {
     pub(super) pipes: [Option<File>; 2],
     /// Why there is no checkpoint before it, if there is none.
     pub(super) no_checkpoint: Option<NoCheckpoint>,
+    /// The processes that were there before it.
+    pub(super) found: HashSet<Pid>,
 }
 
 impl Kernels {
@@ -144,6 +148,7 @@ impl Kernels {
             is_deaf: false,
             early: Early::default(),
             own_pipes,
+            resumed_pipes: [None, None],
             neighbours: HashSet::new(),
         };
         Ok((kernels, version, [stdout, stderr]))
@@ -159,6 +164,17 @@ impl Kernels {
         let now = self.current.depth;
         let earlier = self.checkpoints.iter().rev().filter(|process| process.depth < now);
         earlier.take(self.most).last().map_or(0, |oldest| self.current.depth - oldest.depth)
+    }
+
+    /// Whether an interruption can be missed by a process that waits for a child: Node.js looks for it when the child has ended.
+    pub(super) fn waits_deafly(&self) -> bool {
+        self.interpreter == Interpreter::Node
+    }
+
+    /// Kills what was started since a cell began. `found` was there before.
+    pub(super) fn kill_started(&self, found: &HashSet<Pid>) {
+        let keep = found | &self.pids();
+        processes::kill_all_but(&(&keep | &self.neighbours));
     }
 
     /// The processes of the kernel, which belong to no cell.
@@ -212,8 +228,8 @@ impl Kernels {
             Answered::Alone(checkpoint) => checkpoint.err().filter(|_| !was_prepared),
         };
         self.current.depth += 1;
-        self.current.found.get_or_insert(found);
-        Begun { pipes, no_checkpoint }
+        self.current.found.get_or_insert_with(|| found.clone());
+        Begun { pipes, no_checkpoint, found }
     }
 
     /// The checkpoint of the next cell can have been killed since it was made, for example when memory ran out. Then the cell needs
@@ -292,7 +308,7 @@ impl Kernels {
                     if used > BUSY {
                         return Err(error);
                     }
-                    self.nudge();
+                    self.nudge(expects);
                 }
                 waited => waited?,
             }
@@ -300,10 +316,10 @@ impl Kernels {
     }
 
     /// Ends what may keep a kernel from what it was asked to do: an earlier cell can have stopped its process, or have left a loop
-    /// in Node.js. In Python no cell's code runs now that could be interrupted.
-    fn nudge(&self) {
+    /// in Node.js. A kernel of Python looks whether a task of an earlier cell keeps a cell from beginning, and ends only that task.
+    fn nudge(&self, expects: Expected) {
         self.current.signal(Signal::CONT);
-        if self.interpreter == Interpreter::Node {
+        if self.interpreter == Interpreter::Node || expects == Expected::Started {
             self.current.signal(Signal::INT);
         }
     }
@@ -432,9 +448,13 @@ impl Kernels {
         let process = &self.current;
         // A cell may have stopped it.
         process.signal(Signal::CONT);
-        if process.has_ended() || process.channel.send(b'R', &[], &[], RESUME_TIMEOUT).is_err() {
+        let (Ok((stdout, out)), Ok((stderr, err))) = (pipe(), pipe()) else { return false };
+        let passed = [out.as_fd(), err.as_fd()];
+        if process.has_ended() || process.channel.send(b'R', &[], &passed, RESUME_TIMEOUT).is_err()
+        {
             return false;
         }
+        self.resumed_pipes = [Some(stdout), Some(stderr)];
         // The process that has shown them is gone.
         self.early = Early::default();
         self.is_deaf = false;

@@ -24,8 +24,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use isolator_runner::wire::{
-    self, Cell, Failed, FailedCause, Kind, Listed, Opened, Read, ReadEnded, ReadError, Rewind,
-    Rewound, WantedFiles, WireError,
+    self, Cell, Failed, FailedCause, KernelFork, Kind, Listed, Opened, Read, ReadEnded, ReadError,
+    Rewind, Rewound, Wanted, WantedFiles, WireError,
 };
 
 use self::agent::Agents;
@@ -96,6 +96,22 @@ pub(crate) fn serve(
     let mut session =
         Session::new(workdir, packages, installs, counted, oom_score, from_server, to_server);
     session.checkpoints = checkpoints;
+    let mut kernel = kernel;
+    let mut forks = forks;
+    if let Some(kernel) = kernel.as_mut().filter(|kernel| kernel.wanted == Wanted::Forked) {
+        // A fork takes longer than all the rest.
+        let opened = Opened { preloaded: true, memory: cgroup::memory(), ..Opened::default() };
+        session.to_server.send(Kind::Opened, &opened)?;
+        let Some((kind, payload)) = wire::read_frame(&mut session.from_server)? else {
+            return Ok(());
+        };
+        let KernelFork { comes } = wire::parse_message(kind, &payload)?;
+        if !comes {
+            kernel.wanted = Wanted::Loaded;
+            forks = None;
+            preloads.kill_others();
+        }
+    }
     let (opened, spares) = session.open(kernel, preloads, forks)?;
     session.to_server.send(Kind::Opened, &opened)?;
     // To take their memory apart takes as long as opening the session.
@@ -274,6 +290,7 @@ impl Session<'_> {
     fn rewind(&mut self, Rewind { cells }: Rewind) -> io::Result<bool> {
         self.switch_to(0);
         let rewound = self.kernels.as_mut().map_or(Some(0), |kernels| kernels.rewind(cells));
+        self.listen_to_resumed();
         let checkpoints = self.kernels.as_ref().map_or(0, Kernels::checkpoints);
         let (cells, is_alive) = (rewound.unwrap_or(0), rewound.is_some());
         self.to_server.send(Kind::Rewound, &Rewound { cells, checkpoints, is_alive })?;

@@ -9,7 +9,7 @@ use isolator_runner::wire::{Bounds, Cell, CellRun, End, Failed, FailedCause, Kin
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::Session;
-use super::kernels::{Begun, Code};
+use super::kernels::{Begun, Code, Kernels};
 use crate::output::Output;
 use crate::packages;
 use crate::preload::Spares;
@@ -29,11 +29,26 @@ pub(super) struct Running {
     pub(super) output: Output,
     /// Why there is no checkpoint before it, if it could have one.
     pub(super) no_checkpoint: Option<NoCheckpoint>,
+    /// What keeps its process from noticing an interruption.
+    pub(super) hindrance: Hindrance,
     /// CPU time that its process had used before.
     cpu_before: Duration,
     /// Its process, once that has ended.
     reaped: Option<Reaped>,
 }
+
+/// What may keep code from noticing an interruption: the function that runs waits for a child process, as `execSync` does.
+#[derive(Default)]
+pub(super) struct Hindrance {
+    /// The processes that were there before the cell, which live on.
+    found: HashSet<Pid>,
+    /// When the next step is due, if the code was interrupted.
+    pub(super) next: Option<Instant>,
+    steps: u32,
+}
+
+/// How long code may take to notice an interruption, before the child that it may wait for is ended.
+const NOTICE: Duration = Duration::from_millis(250);
 
 /// A program that runs.
 pub(super) struct Program {
@@ -68,6 +83,7 @@ impl Running {
             output: Output::new(pipes, &bounds.output),
             program: Some(Program { process, others, cpu: Duration::ZERO }),
             no_checkpoint: None,
+            hindrance: Hindrance::default(),
             cpu_before,
             reaped: None,
         }
@@ -143,7 +159,7 @@ impl Session<'_> {
                     source: input,
                 };
                 let Ok(begun) = kernels.begin(&code) else { return Ok(None) };
-                let Begun { pipes, no_checkpoint } = begun;
+                let Begun { pipes, no_checkpoint, found } = begun;
                 let pid = kernels.current.pid;
                 // A process that was forked for the cell has used none. The code may run as soon as its start is sent.
                 let cpu_before = if no_checkpoint.is_some() { cpu(pid) } else { Duration::ZERO };
@@ -157,6 +173,7 @@ impl Session<'_> {
                     output: Output::new(pipes, &cell.bounds.output),
                     cpu_before,
                     no_checkpoint,
+                    hindrance: Hindrance { found, ..Hindrance::default() },
                     reaped: None,
                 }))
             }
@@ -192,13 +209,30 @@ impl Session<'_> {
         Ok(spawned.supervised()?)
     }
 
-    /// Interrupts it, as a terminal does.
-    pub(super) fn interrupt(&self, running: &Running) {
+    /// Interrupts it, as a terminal does. What keeps it from noticing that ends a moment later.
+    pub(super) fn interrupt(&self, running: &mut Running) {
+        if running.program.is_none() && self.kernels.as_ref().is_some_and(Kernels::waits_deafly) {
+            running.hindrance.next.get_or_insert_with(|| Instant::now() + NOTICE);
+        }
         match (&running.program, &self.kernels) {
             // It has a group of its own. An error means that it has just ended.
             (Some(program), _) => drop(kill_process_group(program.process.pid, Signal::INT)),
             (None, Some(kernels)) => kernels.current.signal(Signal::INT),
             (None, None) => {}
+        }
+    }
+
+    /// Ends what keeps interrupted code from noticing it: the child that it has started last, then all of them.
+    pub(super) fn end_hindrance(&self, running: &mut Running) {
+        let hindrance = &mut running.hindrance;
+        let Some(kernels) = self.kernels.as_ref().filter(|_| hindrance.next.is_some_and(|next| next <= Instant::now()))
+        else {
+            return;
+        };
+        hindrance.steps += 1;
+        hindrance.next = (hindrance.steps < 2).then(|| Instant::now() + NOTICE);
+        if hindrance.steps > 1 || !processes::kill_last_child(kernels.current.pid, &hindrance.found) {
+            kernels.kill_started(&hindrance.found);
         }
     }
 

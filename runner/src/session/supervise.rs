@@ -81,6 +81,7 @@ impl Session<'_> {
                 running.deadline.filter(|_| killed.is_none()),
                 kill_at,
                 give_up_at,
+                running.hindrance.next,
                 running.spares().and_then(|spares| spares.end_at(started)),
                 self.to_server.flush_at(),
             ];
@@ -106,15 +107,16 @@ impl Session<'_> {
             if self.has_ended(&running) {
                 break true;
             }
+            self.end_hindrance(&mut running);
             if Instant::now() >= next_look {
                 next_look = Instant::now() + REAP_EVERY;
                 self.save_memory(true);
                 if kill_at.is_some() {
                     // An interpreter can miss an interruption.
-                    self.interrupt(&running);
+                    self.interrupt(&mut running);
                 }
             }
-            let is_cancelled = self.is_cancelled(&running)?;
+            let is_cancelled = self.is_cancelled(&mut running)?;
             if killed.is_none() {
                 killed = if running.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                     Some(KillReason::Deadline)
@@ -128,7 +130,7 @@ impl Session<'_> {
                 if killed.is_some() {
                     if running.no_checkpoint.is_some() && !broke {
                         // Perhaps its state can be kept.
-                        self.interrupt(&running);
+                        self.interrupt(&mut running);
                         kill_at = Some(Instant::now() + INTERRUPT_GRACE);
                     } else {
                         kill_at = Some(Instant::now());
@@ -246,7 +248,7 @@ impl Session<'_> {
     }
 
     /// Takes the server's messages while the cell runs. Returns whether the cell is cancelled.
-    fn is_cancelled(&mut self, running: &Running) -> io::Result<bool> {
+    fn is_cancelled(&mut self, running: &mut Running) -> io::Result<bool> {
         let mut is_cancelled = false;
         while !self.is_abandoned && super::is_readable(&self.from_server)? {
             match wire::read_frame(&mut self.from_server)? {

@@ -46,6 +46,8 @@ pub enum Kind {
     Installed = 18,
     /// Server to runner: the number of a request for packages in four bytes, and a line about its progress.
     InstallProgress = 19,
+    /// Server to runner: a [`KernelFork`].
+    KernelFork = 20,
     /// Runner to server: a [`Ready`].
     Ready = 64,
     /// Runner to server: bytes that the program wrote to its standard output.
@@ -123,6 +125,7 @@ impl TryFrom<u8> for Kind {
             17 => Self::Measure,
             18 => Self::Installed,
             19 => Self::InstallProgress,
+            20 => Self::KernelFork,
             64 => Self::Ready,
             65 => Self::Stdout,
             66 => Self::Stderr,

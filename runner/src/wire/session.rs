@@ -3,6 +3,8 @@
 //! ```text
 //! runner                                server
 //!                            ◀──────  Session    instead of a job
+//!   Opened | Failed          ──────▶             cells can be sent, unless the kernel is to be forked
+//!                            ◀──────  KernelFork, then
 //!   Opened | Failed          ──────▶             cells can be sent
 //!                            ◀──────  Cell       then, as for a job: Tar … Stdin … Go
 //!   Started                  ──────▶
@@ -84,7 +86,14 @@ pub struct Kernel {
     pub packages: Option<Packages>,
 }
 
-/// The session can serve cells.
+/// Whether the interpreter comes that is to be forked into the sandbox for a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KernelFork {
+    /// Whether it does. Otherwise something else may be in the sandbox.
+    pub comes: bool,
+}
+
+/// The session can serve cells. A session whose kernel is to be forked is open before that has come.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Opened {
     /// The version of the kernel's interpreter, as it says it.

@@ -267,7 +267,7 @@ impl Engine for EmbeddedEngine {
         name: &SandboxName,
         spec: &Arc<SandboxSpec>,
         with_modules: bool,
-    ) -> bool {
+    ) -> Option<String> {
         self.can_fork_kernel_template(name, spec, with_modules)
     }
 

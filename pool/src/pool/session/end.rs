@@ -85,6 +85,9 @@ pub enum LossError {
     /// The runner did not find its packages.
     #[error("it did not get its packages: {0}")]
     NotBound(Said),
+    /// No kernel could be started, after the session was opened.
+    #[error("its interpreter can't be started: {0}")]
+    NoKernel(Said),
     /// The task of the session has panicked.
     #[error("a mistake in the server has ended it")]
     Panic,

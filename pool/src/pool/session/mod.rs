@@ -46,7 +46,7 @@ use crate::run::workspace::Workspace;
 pub use self::done::Done;
 pub use self::end::{EndReason, LossError, ProgramEnd};
 pub use self::files::FileReadError;
-pub(crate) use self::opening::{begin, open};
+pub(crate) use self::opening::{ComingKernel, begin, open};
 pub use self::output::ShownWatch;
 pub use self::usage::UsageSample;
 use self::waits::{MAX_WAITING, Waits};

@@ -4,23 +4,26 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use isolator_runner::wire::{self, Failed, FailedCause, Kernel, Kind, Opened, WireError};
+use isolator_runner::wire::{self, Failed, FailedCause, Kernel, Kind, Opened, Wanted, WireError};
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use super::agent::Hub;
 use super::task::{FREEZE_AFTER, Held, Task};
-use super::usage::Samples;
+use super::usage::{OtherMessages, Samples};
 use super::words::interpreter_of;
 use super::{EndReason, LossError, OpenedSession, Session, SessionError, SessionRequest, State};
 use crate::pool::Shared;
 use crate::pool::admission::Admitted;
 use crate::quote::said;
 use crate::run::Prepared;
-use crate::run::exchange::{Place, RunnerReport, Step, exchange, message};
+use crate::run::exchange::{ExchangeError, Place, RunnerReport, Step, exchange, message};
 use crate::run::installs::Installs;
-use crate::sandbox::{Armed, Sandbox};
+use crate::sandbox::connection::ConnectionError;
+use crate::sandbox::{Armed, KernelFork, Sandbox};
 
 /// Longest time for a kernel to get ready: longer than the runner allows it.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(25);
@@ -34,8 +37,10 @@ pub(crate) async fn open(
     sandbox: &mut Sandbox<Armed>,
     request: &SessionRequest,
     prepared: Prepared,
-) -> Result<Opened, SessionError> {
-    let Prepared { interpreter: wanted, packages, .. } = prepared;
+    tasks: &TaskTracker,
+) -> Result<(Opened, Option<ComingKernel>), SessionError> {
+    let Prepared { interpreter, packages, kernel: fork, .. } = prepared;
+    let wanted = if fork.is_some() { Wanted::Forked } else { interpreter };
     let kernel = request.kernel.as_ref().map(|kernel| Kernel {
         interpreter: kernel.interpreter,
         argv: kernel.argv.clone(),
@@ -47,17 +52,14 @@ pub(crate) async fn open(
     let workdir = sandbox.spec.workdir.clone();
     let checkpoints = request.checkpoints.min(sandbox.spec.limits.pids / 4);
     let message = message(Kind::Session, &wire::Session { kernel, workdir, checkpoints })?;
-    let take = |kind, payload: &[u8]| {
-        let report = RunnerReport::<Opened>::read(Kind::Opened, kind, payload)?;
-        report.map(Step::Last).ok_or(WireError::Unexpected(kind))
-    };
-    match exchange(sandbox, message, OPEN_TIMEOUT, Place::First, take).await? {
-        RunnerReport::Done(opened) => {
-            if let Some(why) = &opened.not_ready {
-                sandbox.kernel_not_ready(why);
+    let coming = fork.as_ref().map(|fork| tasks.spawn(sandbox.fork_kernel(fork)));
+    match exchange(sandbox, message, OPEN_TIMEOUT, Place::First, take_opened).await? {
+        RunnerReport::Done(opened) => Ok(match fork {
+            Some(KernelFork { version, .. }) => {
+                (Opened { version: Some(version), ..opened }, coming.map(ComingKernel))
             }
-            Ok(opened)
-        }
+            None => (opened, None),
+        }),
         RunnerReport::Failed(Failed { cause: FailedCause::Packages, message }) => {
             if let Some(set) = &request.packages {
                 sandbox.engine.missed(set);
@@ -68,10 +70,46 @@ pub(crate) async fn open(
     }
 }
 
+fn take_opened(kind: Kind, payload: &[u8]) -> Result<Step<RunnerReport<Opened>>, WireError> {
+    let report = RunnerReport::<Opened>::read(Kind::Opened, kind, payload)?;
+    report.map(Step::Last).ok_or(WireError::Unexpected(kind))
+}
+
+/// A kernel that is being forked into the sandbox of a session, which is open already.
+pub(crate) struct ComingKernel(JoinHandle<bool>);
+
+impl ComingKernel {
+    /// Waits for it, and tells the runner, which then has a kernel: this one, or another if it does not come. Returns the memory of the
+    /// sandbox.
+    pub(super) async fn arrive(
+        self,
+        sandbox: &mut Sandbox<Armed>,
+        others: &OtherMessages<'_>,
+    ) -> Result<Option<u64>, EndReason> {
+        let comes = self.0.await.unwrap_or_default();
+        let lost = |error: ExchangeError| EndReason::lost(error);
+        let message = message(Kind::KernelFork, &wire::KernelFork { comes });
+        let message = message.map_err(|error| lost(ConnectionError::from(error).into()))?;
+        let place = Place::InSession(others, None);
+        match exchange(sandbox, message, OPEN_TIMEOUT, place, take_opened).await.map_err(lost)? {
+            RunnerReport::Done(opened) => {
+                if let Some(why) = &opened.not_ready {
+                    sandbox.kernel_not_ready(why);
+                }
+                Ok(opened.memory)
+            }
+            RunnerReport::Failed(failed) => {
+                Err(EndReason::lost(LossError::NoKernel(said(&failed.message))))
+            }
+        }
+    }
+}
+
 /// Begins to serve a session in its sandbox, for the client that has the slot.
 pub(crate) fn begin(
     sandbox: Sandbox<Armed>,
     opened: Opened,
+    kernel: Option<ComingKernel>,
     request: &SessionRequest,
     slot: Admitted,
     shared: &Arc<Shared>,
@@ -107,6 +145,7 @@ pub(crate) fn begin(
         is_resting: false,
         failed_freezes: 0,
         memory_limit: limit,
+        kernel,
     };
     shared.tasks.spawn(task.serve(Held::resting(sandbox, slot), received));
     let kernel = request.kernel.as_ref();

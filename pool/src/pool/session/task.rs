@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::agent::Hub;
 use super::done::Begun;
+use super::opening::ComingKernel;
 use super::output::CellOutput;
 use super::usage::OtherMessages;
 use super::words::from_failed;
@@ -92,6 +93,8 @@ pub(super) struct Task {
     /// How often freezing the sandbox has failed since the last call.
     pub(super) failed_freezes: u32,
     pub(super) memory_limit: u64,
+    /// The kernel, if it is still being forked.
+    pub(super) kernel: Option<ComingKernel>,
 }
 
 impl Drop for Task {
@@ -127,6 +130,9 @@ impl Task {
         mut held: Held,
         commands: &mut mpsc::Receiver<Asked>,
     ) -> EndReason {
+        if let Err(reason) = self.await_kernel(&mut held).await {
+            return reason;
+        }
         loop {
             let next = match self.next(&mut held, commands).await {
                 Ok(next) => next,
@@ -143,6 +149,26 @@ impl Task {
                 Err(reason) => return reason,
             }
         }
+    }
+
+    /// Waits until the session has its kernel.
+    async fn await_kernel(&mut self, held: &mut Held) -> Result<(), EndReason> {
+        let (Some(kernel), Held::Awake(sandbox, _)) = (self.kernel.take(), held) else {
+            return Ok(());
+        };
+        let (abort, activity) = (self.abort.clone(), Arc::clone(&self.shared.activity));
+        let others = self.other_messages();
+        let arrives = activity.during(kernel.arrive(sandbox, &others));
+        let memory = tokio::select! {
+            biased;
+            () = abort.cancelled() => return Err(EndReason::ServerStops),
+            memory = arrives => memory?,
+        };
+        if let Some(memory) = memory {
+            self.state.memory.store(memory.min(self.memory_limit), Ordering::Relaxed);
+        }
+        self.awake_until = Instant::now() + FREEZE_AFTER;
+        Ok(())
     }
 
     /// Runs a command.

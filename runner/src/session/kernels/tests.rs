@@ -68,6 +68,7 @@ fn kernels(checkpoints: Vec<KernelProcess>, current: KernelProcess, is_prepared:
         is_deaf: false,
         early: Early::default(),
         own_pipes: [None, None],
+        resumed_pipes: [None, None],
         neighbours: HashSet::new(),
     }
 }

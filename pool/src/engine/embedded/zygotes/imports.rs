@@ -24,6 +24,8 @@ const UNKNOWN: Cost = 1000;
 pub(super) struct Ready<'a> {
     /// CPU time of its start, before the imports.
     start: Duration,
+    /// The version of the interpreter.
+    version: &'a str,
     /// Its imports, in their order.
     imports: Vec<Import<'a>>,
     /// The folders that it looks for modules in, as they are called there, and the ends of the files of modules.
@@ -43,12 +45,13 @@ struct Import<'a> {
 }
 
 impl<'a> Ready<'a> {
-    /// Parses four lines: `ready` and the nanoseconds of the start; each import as its name, `=`, and nanoseconds, with `!` for
+    /// Parses four lines: `ready`, the nanoseconds of the start, and the version; each import as its name, `=`, and nanoseconds, with `!` for
     /// the standard library, or nothing if it is missing; the folders in which modules are, and the ends of their files, which
     /// begin with a dot; the names of all modules.
     pub(super) fn parse(said: &'a str) -> Option<Self> {
         let mut lines = said.lines();
-        let start = Duration::from_nanos(lines.next()?.strip_prefix("ready ")?.parse().ok()?);
+        let (start, version) = lines.next()?.strip_prefix("ready ")?.split_once(' ')?;
+        let start = Duration::from_nanos(start.parse().ok()?);
         let import = |word: &'a str| {
             let (name, time) = word.split_once('=')?;
             let (time, is_standard) = match time.strip_suffix('!') {
@@ -65,7 +68,7 @@ impl<'a> Ready<'a> {
         let mut words = || lines.next().unwrap_or_default().split_whitespace();
         let (endings, places) = words().partition(|word| word.starts_with('.'));
         let loaded = words().collect();
-        Some(Self { start, imports, places, endings, loaded })
+        Some(Self { start, version, imports, places, endings, loaded })
     }
 
     /// The modules that the image does not have.
@@ -93,13 +96,16 @@ impl<'a> Ready<'a> {
     pub(super) fn known(&self) -> TemplateModules {
         let owned = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
         let (places, endings) = (owned(&self.places), owned(&self.endings));
-        TemplateModules { loaded: owned(&self.loaded).into_iter().collect(), places, endings }
+        let loaded = owned(&self.loaded).into_iter().collect();
+        TemplateModules { version: self.version.to_owned(), loaded, places, endings }
     }
 }
 
 /// The modules that a template has, and where it looks for them.
 #[derive(Debug, Default)]
 pub(super) struct TemplateModules {
+    /// The version of the interpreter.
+    pub(super) version: String,
     /// All modules that it has.
     pub(super) loaded: HashSet<String>,
     /// The folders in which modules are, and the ends of their files.
@@ -140,7 +146,7 @@ impl Costs {
 mod tests {
     use super::*;
 
-    const SAID: &str = "ready 10000000\njson=3000000! asyncio=20000000! nowhere= yaml=4000000\n\
+    const SAID: &str = "ready 10000000 3.13.5\njson=3000000! asyncio=20000000! nowhere= yaml=4000000\n\
         /usr/lib/python3 .py .abi3.so\nsys json yaml collections.abc\n";
 
     #[test]
@@ -152,9 +158,16 @@ mod tests {
         let known = ready.known();
         let has = ["json", "csv", "collections:abc", "collections:deque"].map(|it| known.has(it));
         assert_eq!(has, [true, false, true, false]);
-        assert_eq!(Ready::parse("ready 1\n\n").unwrap().imports, []);
-        for wrong in ["", "ready", "ready x\n\n", "ready 1", "ready 1\nmodule\n", "ready 1\na=b\n"]
-        {
+        assert_eq!(Ready::parse("ready 1 3\n\n").unwrap().imports, []);
+        for wrong in [
+            "",
+            "ready",
+            "ready x 3\n\n",
+            "ready 1 3",
+            "ready 1\n\n",
+            "ready 1 3\nmodule\n",
+            "ready 1 3\na=b\n",
+        ] {
             assert_eq!(Ready::parse(wrong), None, "{wrong:?}");
         }
     }
@@ -162,7 +175,7 @@ mod tests {
     #[test]
     fn imports_are_worth_a_template_if_they_take_longer_than_starts() {
         assert!(Ready::parse(SAID).unwrap().is_worth_it());
-        assert!(!Ready::parse("ready 10000000\njson=3000000!\n").unwrap().is_worth_it());
+        assert!(!Ready::parse("ready 10000000 3.13.5\njson=3000000!\n").unwrap().is_worth_it());
     }
 
     #[test]
@@ -178,7 +191,7 @@ mod tests {
     fn the_number_of_known_modules_is_bounded() {
         let mut costs = Costs::default();
         for number in 0..MOST_KNOWN * 2 {
-            costs.learn("image", &Ready::parse(&format!("ready 9\nm{number}=1!\n")).unwrap());
+            costs.learn("image", &Ready::parse(&format!("ready 9 3\nm{number}=1!\n")).unwrap());
             assert!(costs.0.len() <= MOST_KNOWN);
         }
     }
