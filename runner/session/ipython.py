@@ -88,7 +88,7 @@ class Cells:
 
     def _run_plain(self, number, source, reason):
         if self._plain is None:
-            self._plain = load("plain")["Cells"](self._session)
+            self._plain = load("plain")["Cells"](self._session, has_display=True)
         self._last = self._plain
         self._note("a cell has broken IPython (%s), so this cell runs without it: magics and `!` are missing" % reason)
         return self._plain.run(number, source)

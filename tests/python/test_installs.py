@@ -9,8 +9,6 @@ from package_sets import packages, python_set, serving
 from server import shared
 from session_calls import Tools, opened
 
-pytestmark = pytest.mark.any_engine
-
 SETS = {"small": python_set("gamma")}
 ALLOWED = ["alpha", "gamma", "odd.*", "plain", "@scope/*"]
 
@@ -74,6 +72,7 @@ async def test_a_session_installs_and_its_cells_go_on(tools):
         assert told["stdout"] == "Successfully installed alpha-2.0\n2.0\n", told
 
 
+@pytest.mark.any_engine
 async def test_each_refusal_says_what_can_be_done(demand, tools):
     program = "import subprocess, sys; sys.exit(subprocess.run(['pip', 'install', *sys.argv[1:]]).returncode)"
     for args, *said in [
@@ -89,6 +88,7 @@ async def test_each_refusal_says_what_can_be_done(demand, tools):
         assert "this sandbox is for python" in told["stderr"], told
 
 
+@pytest.mark.any_engine
 async def test_where_only_sets_are_programs_get_those(tmp_path):
     with Index(packages()) as index:
         config = package_sets.config(tmp_path, SETS, {"python": index.python(), "javascript": index.javascript()})
