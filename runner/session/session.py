@@ -21,6 +21,8 @@ class Session:
         # The number of the cell that runs, and where its files come back from.
         self.number, self.folder = 0, getcwd()
         self._cells = None
+        # What the first cell tells.
+        self._note = None
         # The event loop.
         self.loop = load("loop")["Loop"](self)
         self._streams = {name: getattr(sys, name, None) for name in ["stdin", "stdout", "stderr"]}
@@ -38,19 +40,30 @@ class Session:
     def cells(self):
         """Runs the cells. It is made when it is needed first, or earlier if there is time."""
         if self._cells is None:
-            try:
-                library(_IPYTHON)
-            except ImportError:
-                self._cells = load("plain")["Cells"](self)
-            else:
-                self._cells = load("ipython")["Cells"](self)
+            self._cells = self._in_ipython() or load("plain")["Cells"](self)
         return self._cells
+
+    def _in_ipython(self):
+        try:
+            library(_IPYTHON)
+        except ImportError:
+            return None
+        try:
+            return load("ipython")["Cells"](self)
+        except Exception as error:
+            reason = load("errors")["one_line"](error)
+            self._note = "Note: the IPython of this image can't run sessions (%s). Cells run without it.\n" % reason
+            return None
 
     def run(self, number, source):
         """Runs a cell. Returns the exception that ended it, or None."""
         self.number = number
         self._repair()
-        return self.cells.run(number, source)
+        cells = self.cells
+        if self._note:
+            note, self._note = self._note, None
+            self.complain(note)
+        return cells.run(number, source)
 
     def send(self, forms, is_result=False):
         """Sends the forms of something that is shown: pairs of a media type and its content."""

@@ -115,6 +115,8 @@ class InteractiveShell(_Base):
         self._session = session
         # Whether the code of the cell has begun, and the text of an exception that was not printed yet.
         self.has_begun, self.pending = False, None
+        # How many cells run in each other, because code of the client runs some, and whether an exception ends the outermost.
+        self._depth, self._ends_cell = 0, False
         self._store = load("memory")["Store"]()
         self._usual_transformers = self._usual_checkers = None
         super().__init__(user_module=session.main, user_ns=session.space, **options)
@@ -189,6 +191,7 @@ class InteractiveShell(_Base):
     def begin(self, number):
         """Makes it ready for a cell: brings back what it needs of what the client can change."""
         self.has_begun, self.pending, self.compile.refused = False, None, None
+        self._depth, self._ends_cell = 0, False
         self.builtin_trap._nested_level = self.display_trap._nested_level = 0
         space, history = self.user_ns, self.history_manager
         if "_oh" not in space:
@@ -288,6 +291,7 @@ class InteractiveShell(_Base):
         __tracebackhide__ = "__ipython_bottom__"
         self.has_begun = True
         loop = self._session.loop
+        self._depth += 1
         try:
             if async_:
                 loop.run(eval(code_obj, self.user_global_ns, self.user_ns))
@@ -295,14 +299,17 @@ class InteractiveShell(_Base):
                 with loop.around():
                     exec(code_obj, self.user_global_ns, self.user_ns)
         except BaseException as error:
+            self._ends_cell = self._depth == 1
             if result is not None:
                 result.error_in_exec = error
-            error.__traceback__ = _tracebacks["without_own"](error.__traceback__)
+            _tracebacks["leave_out_own"](error)
             if isinstance(error, self.custom_exceptions):
                 self._hold(error, "".join(self.CustomTB(type(error), error, error.__traceback__)))
             elif not isinstance(error, (SystemExit, _BdbQuit)):
                 self.showtraceback((type(error), error, error.__traceback__), tb_offset=0, running_compiled_code=True)
             return True
+        finally:
+            self._depth -= 1
         return False
 
     def showtraceback(self, exc_tuple=None, filename=None, tb_offset=None, exception_only=False, running_compiled_code=False):
@@ -311,9 +318,9 @@ class InteractiveShell(_Base):
         except ValueError:
             print("No traceback available to show.", file=sys.stderr)
             return
-        trace = _tracebacks["without_own"](trace)
-        if error.__traceback__ is not trace:
-            error = error.with_traceback(trace)
+        error.__traceback__ = trace
+        _tracebacks["leave_out_own"](error)
+        trace = error.__traceback__
         try:
             self.compile.register_lines()
             lines = self._lines_of(error, trace, filename, tb_offset, exception_only, running_compiled_code)
@@ -421,7 +428,12 @@ class InteractiveShell(_Base):
         return "inline", "inline"
 
     def _hold(self, error, text):
-        """Keeps the text of an exception until it is known whether it ends the cell. An earlier one is printed."""
+        """Keeps the text of an exception until it is known whether it ends the cell. Others are printed."""
+        if self._depth and not self._ends_cell:
+            # As in notebooks, past what takes the output of the code.
+            self._session.flush()
+            self._session.complain(text)
+            return
         self.release()
         self.pending = error, text
 

@@ -27,7 +27,23 @@ class Traceback(_ultratb.AutoFormattedTB):
         return ["  [Previous line repeated %d more times]\n" % one if isinstance(one, int) else one for one in lines]
 
 
-def without_own(trace):
+def leave_out_own(error):
+    """Leaves the kernel's frames out of the tracebacks of an exception, and of all others that belong to it."""
+    waiting, seen = [error], set()
+    while waiting:
+        one = waiting.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        trace = _without_own(one.__traceback__)
+        if trace is not one.__traceback__:
+            one.__traceback__ = trace
+        waiting += [one.__cause__, one.__context__]
+        if isinstance(one, BaseExceptionGroup):
+            waiting += one.exceptions
+
+
+def _without_own(trace):
     """A traceback without the frames of the kernel."""
     places = []
     while trace:

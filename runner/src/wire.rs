@@ -40,8 +40,9 @@ pub use self::decoder::FrameDecoder;
 pub use self::install::{Installed, MAX_INSTALL_REQUEST, MAX_INSTALLS, MAX_PROGRESS, numbered};
 pub use self::kind::Kind;
 pub use self::session::{
-    Cell, CellEnd, CellEnded, CellRun, CloseContext, ContextClosed, Kernel, Listed, NoCheckpoint,
-    KernelFork, Occasion, OpenContext, Opened, Read, ReadEnded, ReadError, Rewind, Rewound, Session, Shown,
+    Cell, CellEnd, CellEnded, CellRun, CloseContext, ContextClosed, Kernel, KernelFork, Listed,
+    NoCheckpoint, Occasion, OpenContext, Opened, Read, ReadEnded, ReadError, Rewind, Rewound,
+    Session, Shown,
 };
 
 pub mod agent;

@@ -179,7 +179,9 @@ impl PackagesAdvice<'_> {
         let tools = context.language.kernel.map_or("nothing", installer);
         Some(match on_demand {
             true => {
-                format!("{tools} installs packages, as a command, and {call} can bring them: {what}")
+                format!(
+                    "{tools} installs packages, as a command, and {call} can bring them: {what}"
+                )
             }
             false => format!(
                 "{tools} gets only what the sets of packages have, and {call} can bring those: {what}"

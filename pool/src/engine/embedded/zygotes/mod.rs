@@ -97,6 +97,11 @@ impl Templates {
         slot
     }
 
+    fn existing(&self, key: &TemplateKey) -> Option<Arc<Slot>> {
+        let slots = lock(&self.slots);
+        slots.iter().find(|(found, _)| found.is_like(key)).map(|(_, slot)| Arc::clone(slot))
+    }
+
     /// The sandboxes that are made, and these.
     fn specs_with(&self, spec: &Arc<SandboxSpec>) -> Vec<Arc<SandboxSpec>> {
         let mut known = lock(&self.specs);
@@ -398,7 +403,7 @@ impl EmbeddedEngine {
         };
         let Err(error) = placed else {
             if word == SPARE {
-                self.foresee_sessions(&plain);
+                self.renew_for_sessions(&plain);
             }
             return Ok(Forked::Yes { modules: key.modules });
         };
@@ -435,7 +440,7 @@ impl EmbeddedEngine {
         permit: Option<OwnedSemaphorePermit>,
     ) {
         if key.for_sessions {
-            self.copy_template(key, slot, Duration::ZERO);
+            self.copy_template(key, slot);
         } else if let Err(error) = self.begin_template(launcher, key, slot, permit) {
             slot.put(Err(error.into()));
         }

@@ -2,16 +2,12 @@
 //! kernel and all that the kernel imports. No program ever gets a fork of it.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::slots::{Availability, Slot, TemplateKey};
 use super::template::{ForkError, Template, TemplateError};
 use crate::engine::embedded::EmbeddedEngine;
 use crate::engine::{SandboxName, SandboxSpec};
 use crate::lock::lock;
-
-/// How long after the first sandbox one is made ahead of the first session. Many servers do their work in less.
-const AHEAD_AFTER: Duration = Duration::from_millis(500);
 
 impl EmbeddedEngine {
     /// The version of the interpreter, if the kernel of a session can be forked. If not, its template is begun.
@@ -28,7 +24,7 @@ impl EmbeddedEngine {
             return Some(lock(&slot.state).known.version.clone());
         }
         if slot.begins() {
-            self.copy_template(&key, &slot, Duration::ZERO);
+            self.copy_template(&key, &slot);
         }
         None
     }
@@ -48,28 +44,22 @@ impl EmbeddedEngine {
         }
     }
 
-    /// Makes the template of the sessions of sandboxes that are being made, unless there is one that is a copy of their template.
-    pub(super) fn foresee_sessions(&self, plain: &TemplateKey) {
-        let modules = plain.spec.preload.as_ref().map(|preload| &preload.modules);
-        if modules != Some(&plain.modules) {
-            // Sessions have the modules.
-            return;
-        }
-        let key = plain.for_sessions(true);
-        let slot = self.templates.slot(&key);
-        let source = self.templates.slot(&plain.without_packages()).running();
-        if !slot.is_copy_of(source.as_ref()) && slot.begins() {
-            self.copy_template(&key, &slot, AHEAD_AFTER);
+    /// Makes the template of kernels again if the one that it is a copy of was replaced: that one is kept as long as its copy.
+    pub(super) fn renew_for_sessions(&self, plain: &TemplateKey) {
+        let plain = plain.for_sessions(false);
+        let Some(slot) = self.templates.existing(&plain.for_sessions(true)) else { return };
+        let source = self.templates.slot(&plain).running();
+        if slot.is_copy_of_another(source.as_ref()) && slot.begins() {
+            self.copy_template(&plain, &slot);
         }
     }
 
-    /// Makes a template of kernels in the background, after some time. `slot` waits for it.
-    pub(super) fn copy_template(&self, key: &TemplateKey, slot: &Arc<Slot>, after: Duration) {
+    /// Makes a template of kernels in the background. `slot` waits for it.
+    pub(super) fn copy_template(&self, key: &TemplateKey, slot: &Arc<Slot>) {
         let plain = key.for_sessions(false);
         let source = self.templates.slot(&plain);
         let slot = Arc::clone(slot);
         self.tasks.spawn(async move {
-            tokio::time::sleep(after).await;
             let Availability::Running(source) = source.look() else {
                 // It is made with the next sandbox.
                 slot.give_back();

@@ -190,14 +190,11 @@ impl Slot {
         lock(&self.state).running.clone()
     }
 
-    /// Whether the one that runs, or is being made, is a copy of this one.
-    pub(super) fn is_copy_of(&self, source: Option<&SharedTemplate>) -> bool {
+    /// Whether the one that runs is a copy of another one than this.
+    pub(super) fn is_copy_of_another(&self, source: Option<&SharedTemplate>) -> bool {
         let state = lock(&self.state);
-        state.is_being_made
-            || state
-                .source
-                .as_ref()
-                .is_some_and(|it| source.is_some_and(|of| it.as_ptr() == Arc::as_ptr(of)))
+        let of = state.running.as_ref().and(state.source.as_ref());
+        of.is_some_and(|of| source.is_some_and(|source| of.as_ptr() != Arc::as_ptr(source)))
     }
 
     /// No new one is made after all.
