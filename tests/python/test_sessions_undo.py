@@ -232,6 +232,8 @@ async def test_an_interrupted_cell_keeps_its_effects(tools, language):
     }
     async with opened(tools, language) as session:
         assert not await session.interrupt()
+        # A kernel loads what it needs before its first cell.
+        assert await session.value("5") == "5"
         for number, code in enumerate(loops[language], 1):
             async with session.running(code) as answers:
                 await anyio.sleep(0.1)
