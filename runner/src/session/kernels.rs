@@ -14,7 +14,7 @@ mod tests;
 
 use std::collections::HashSet;
 use std::fs::File;
-use std::io::{self, PipeReader, PipeWriter};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
@@ -25,11 +25,11 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 pub(super) use self::code::Code;
 pub(super) use self::early::Early;
 pub(super) use self::process::KernelProcess;
+use self::process::{handed_over, pipe};
 use super::channel::{Channel, Said};
 use crate::output::last_line;
 use crate::poll::{self, readable};
 use crate::preload::StartedKernel;
-use crate::process::nonblocking;
 use crate::{processes, usage};
 
 /// How long a kernel may take to be ready for cells.
@@ -441,19 +441,6 @@ impl Kernels {
         self.checkpoints.truncate(at + 1);
         self.undo()
     }
-}
-
-/// Gives a kernel in Node.js another channel, which takes the place of the one that it was started with. Its children would inherit
-/// that one: Node.js can't change it. What comes in a message is not inherited.
-fn handed_over(first: &Channel) -> io::Result<Channel> {
-    let (ours, theirs) = UnixStream::pair()?;
-    first.send(b'H', &[], &[theirs.as_fd()], BEGIN_TIMEOUT)?;
-    Channel::new(ours.into())
-}
-
-fn pipe() -> io::Result<(File, PipeWriter)> {
-    let (reader, writer): (PipeReader, PipeWriter) = io::pipe()?;
-    Ok((nonblocking(reader.into())?, writer))
 }
 
 /// Waits until one of them is ready.
