@@ -1,3 +1,5 @@
+#![expect(clippy::disallowed_methods, reason = "the folders of these tests are not deep")]
+
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 
