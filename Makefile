@@ -16,7 +16,7 @@ MANIFESTS := Cargo.toml fuzz/Cargo.toml template/Cargo.toml
 .NOTPARALLEL:
 
 .PHONY: help run test test-all bench soak flood lint advisories fmt build bundle deb wheel container container-node test-kubernetes images engine engines toolchain unit fuzz \
-	pytest suites suites-apis test-ray beside-apis beside-notebook sbom lock clean
+	pytest suites suites-apis test-ray beside-apis beside-notebook suite-ipython sbom lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -117,6 +117,10 @@ beside-apis: engines ## Measure the APIs of other systems next to MCP, and check
 beside-notebook: export ISOLATOR_TEST_ENGINE = embedded
 beside-notebook: engines ## Run a table of inputs in kernels of Jupyter and in sessions, and compare; options: NOTEBOOK="--section Errors"
 	scripts/python tests/python/beside_notebook.py $(NOTEBOOK)
+
+suite-ipython: export ISOLATOR_TEST_ENGINE = embedded
+suite-ipython: engines ## Run IPython's own tests in kernels of sessions and in plain interpreters, and compare; options: NOTEBOOK="history"
+	scripts/python tests/python/suite_ipython.py $(NOTEBOOK)
 
 test-ray: export ISOLATOR_TEST_ENGINE = embedded
 test-ray: engines ## Run 1,000 programs on two nodes of Ray, of which one loses its Isolator; options: RAY="--programs 10000"

@@ -59,6 +59,9 @@ _SCORE_RUNNING, _SCORE_WAITING = b"900", b"500"
 _LONGEST_ERROR = 1024
 # Maximum number of open files whose positions a checkpoint remembers.
 _MOST_FILES = 256
+# Of the system's calls. A cell can replace them in their module.
+_READ, _WRITE, _READ_WRITE = (mode | posix.O_CLOEXEC for mode in [posix.O_RDONLY, posix.O_WRONLY, posix.O_RDWR])
+_NO_WAIT, _ANY_CHILD, _HAS_ENDED = posix.WNOHANG, posix.P_ALL, posix.WEXITED | posix.WNOHANG | posix.WNOWAIT
 _REGULAR, _KIND_OF_FILE = 0o100000, 0o170000
 # Seconds for which the kernel waits for a message before tasks of earlier cells go on: the runner has the next checkpoint made as
 # soon as a cell has ended.
@@ -103,7 +106,12 @@ def serve(socket, main, session=None):
             kind, payload, descriptors = channel.receive()
             # Before the first checkpoint is made: what is loaded after it would be lost with the cell, and loaded again.
             while steps:
-                _guarded(steps.pop(0))
+                try:
+                    # Without signals: the runner may send one to a kernel that takes long to begin.
+                    steps.pop(0)()
+                except Exception:
+                    # The cell gets the error when it needs what is missing.
+                    pass
             was_prepared, is_prepared = is_prepared, False
             if kind == b"C":
                 _take(session, channel, payload, descriptors)
@@ -245,7 +253,7 @@ def _make_checkpoint(session, channel, fresh):
 
 def _wait(channel, child):
     """Waits as a checkpoint until the process that runs the cell is gone."""
-    null = open_file("/dev/null", posix.O_RDWR | posix.O_CLOEXEC)
+    null = open_file("/dev/null", _READ_WRITE)
     dup2(null, 1)
     dup2(null, 2)
     close(null)
@@ -259,7 +267,7 @@ def _wait(channel, child):
         if kind == b"R":
             break
     try:
-        if waitpid(child, posix.WNOHANG) == (0, 0):
+        if waitpid(child, _NO_WAIT) == (0, 0):
             kill(child, SIGKILL)
             waitpid(child, 0)
     except ChildProcessError:
@@ -278,7 +286,7 @@ def _why_unfaithful(files):
     except OSError:
         return _UNCOUNTED_THREADS
     try:
-        waitid(posix.P_ALL, 0, posix.WEXITED | posix.WNOHANG | posix.WNOWAIT)
+        waitid(_ANY_CHILD, 0, _HAS_ENDED)
         return _PROCESSES
     except ChildProcessError:
         pass
@@ -288,7 +296,7 @@ def _why_unfaithful(files):
         return None
     # Looking at the locks takes milliseconds, because the system waits for all its cores.
     try:
-        file = open_file("/proc/locks", posix.O_RDONLY | posix.O_CLOEXEC)
+        file = open_file("/proc/locks", _READ)
     except OSError:
         return None
     locks, pid = read(file, 1 << 16), str(getpid()).encode()
@@ -320,7 +328,7 @@ def _random_state():
 
 def _score(value):
     try:
-        file = open_file("/proc/self/oom_score_adj", posix.O_WRONLY | posix.O_CLOEXEC)
+        file = open_file("/proc/self/oom_score_adj", _WRITE)
     except OSError:
         return
     try:
@@ -336,7 +344,7 @@ def _keep_standard_descriptors():
         try:
             fstat(number)
         except OSError:
-            null = open_file("/dev/null", posix.O_RDWR | posix.O_CLOEXEC)
+            null = open_file("/dev/null", _READ_WRITE)
             dup2(null, number)
             if null != number:
                 close(null)

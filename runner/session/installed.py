@@ -22,6 +22,6 @@ def adopt():
     at = next(first, len(sys.path))
     behind = sys.path[at:]
     del sys.path[at:]
+    library("importlib").invalidate_caches()
     site.addsitedir(place, {site.makepath(path)[1] for path in sys.path})
     sys.path.extend(path for path in behind if path not in sys.path)
-    library("importlib").invalidate_caches()

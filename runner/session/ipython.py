@@ -75,6 +75,9 @@ class Cells:
             shell.begin(number)
             result = shell.run_cell(source, store_history=True)
             failure = result.error_before_exec or result.error_in_exec
+        except UnboundLocalError:
+            # IPython returns a result that it does not have, if a second interrupt comes while it handles the first one.
+            return KeyboardInterrupt()
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt) or shell.has_begun:
                 return error
@@ -88,7 +91,7 @@ class Cells:
 
     def _run_plain(self, number, source, reason):
         if self._plain is None:
-            self._plain = load("plain")["Cells"](self._session, has_display=True)
+            self._plain = load("plain")["Cells"](self._session, "which a cell has broken", has_display=True)
         self._last = self._plain
         self._note("a cell has broken IPython (%s), so this cell runs without it: magics and `!` are missing" % reason)
         return self._plain.run(number, source)

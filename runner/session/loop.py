@@ -87,12 +87,13 @@ class Loop:
             while not task.done():
                 try:
                     loop.run_forever()
-                except Exception:
-                    # Not the client's: the loop itself fails.
-                    self._is_broken = True
-                    raise
-                except BaseException as error:
+                except (KeyboardInterrupt, SystemExit) as error:
                     main.interrupt(error)
+        except Exception:
+            # Not the client's: the loop itself fails.
+            self._is_broken = True
+            coroutine.close()
+            raise
         finally:
             if takes_interrupts and getsignal(SIGINT) is interrupt:
                 set_handler(SIGINT, default_int_handler)
@@ -108,11 +109,15 @@ class Loop:
         if self._loop is None or self._make_ready() is None:
             return
         loop = self._loop
-        for _ in range(_TURNS_AT_END):
-            if not loop._ready:
-                break
-            loop.call_soon(loop.stop)
-            loop.run_forever()
+        try:
+            for _ in range(_TURNS_AT_END):
+                if not loop._ready:
+                    break
+                loop.call_soon(loop.stop)
+                loop.run_forever()
+        except Exception as error:
+            self._is_broken = True
+            self._tell(error)
 
     # Between cells.
 
@@ -159,6 +164,7 @@ class Loop:
             return bool(loop._ready or loop._scheduled or is_waiting or loop._signal_handlers or count_threads())
         except Exception:
             # A cell has broken it.
+            self._is_broken = True
             return False
 
     def _interrupt_between(self, number, frame):
@@ -168,7 +174,7 @@ class Loop:
 
     def _tell(self, failure):
         if isinstance(failure, Exception):
-            head = "The event loop of the session has failed between two cells. The next cell gets a new one.\n"
+            head = "The event loop of the session has failed. The next cell gets a new one.\n"
         elif isinstance(failure, KeyboardInterrupt):
             head = "A task that kept the next cell from beginning was interrupted.\n"
         else:

@@ -20,8 +20,8 @@ class UsageError(Exception):
 
 
 class Cells:
-    def __init__(self, session, has_display=False):
-        self._session, self._space = session, session.space
+    def __init__(self, session, why_no_ipython="which this image does not have", has_display=False):
+        self._session, self._space, self._why_no_ipython = session, session.space, why_no_ipython
         # The sources of all cells, by the names of their files.
         self._sources = {}
         self._futures = 0
@@ -46,7 +46,7 @@ class Cells:
         try:
             tree = self._parse(source, name)
         except SyntaxError as error:
-            _refuse_notebooks(source, error)
+            self._refuse_notebooks(source, error)
             raise
         last = tree.body.pop() if tree.body and isinstance(tree.body[-1], Expr) else None
         codes = [(self._compile(tree, name, "exec"), None)]
@@ -79,6 +79,14 @@ class Cells:
             return self._session.loop.run(eval(code, self._space))
         with self._session.loop.around():
             return eval(code, self._space)
+
+    def _refuse_notebooks(self, source, error):
+        """Raises an error that explains what is missing, if the compiler has stopped at a magic or a shell command."""
+        lines = source.split("\n")
+        line = lines[min(error.lineno or len(lines), len(lines)) - 1].strip()
+        if line.startswith(("%", "!", "?")) or line.endswith("?"):
+            text = "%r needs IPython, %s. Write it in Python."
+            raise UsageError(text % (line[:60], self._why_no_ipython)) from None
 
     def _remember(self, number, value):
         space, values = self._space, self._values
@@ -136,14 +144,6 @@ def _known_lines():
     """The cache of `linecache`, which a cell may have broken."""
     caches = [getattr(module, "cache", None) for module in (sys.modules.get("linecache"), _linecache)]
     return next((cache for cache in caches if isinstance(cache, dict)), {})
-
-
-def _refuse_notebooks(source, error):
-    """Raises an error that explains what is missing, if the compiler has stopped at a magic or a shell command."""
-    lines = source.split("\n")
-    line = lines[min(error.lineno or len(lines), len(lines)) - 1].strip()
-    if line.startswith(("%", "!")) or line.endswith("?") or line.startswith("?"):
-        raise UsageError("%r needs IPython, which this image does not have. Write it in Python." % line[:60]) from None
 
 
 def _is_quiet(source, last):

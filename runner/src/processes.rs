@@ -170,7 +170,8 @@ pub(crate) fn kill_last_child(parent: Pid, keep: &HashSet<Pid>) -> bool {
     let Ok(pids) = all() else { return false };
     let found = pids.into_iter().filter_map(|pid| Stat::of(pid).map(|stat| (pid, stat)));
     let found: Vec<_> = found.filter(|(_, stat)| !stat.has_ended).collect();
-    let children = found.iter().filter(|(pid, stat)| stat.parent == Some(parent) && !keep.contains(pid));
+    let children =
+        found.iter().filter(|(pid, stat)| stat.parent == Some(parent) && !keep.contains(pid));
     let last = children.max_by_key(|(pid, stat)| (stat.started, pid.as_raw_pid()));
     let Some((last, _)) = last else { return false };
     for (pid, stat) in &found {
@@ -260,7 +261,14 @@ mod tests {
         let pid = |child: &std::process::Child| Pid::from_child(child);
         let (mut first, mut second) = (sleep("exec sleep 60"), sleep("sleep 60 & sleep 60"));
         let mut keep = HashSet::new();
-        while all().unwrap().into_iter().filter_map(Stat::of).filter(|it| it.parent == Some(pid(&second))).count() < 2 {
+        while all()
+            .unwrap()
+            .into_iter()
+            .filter_map(Stat::of)
+            .filter(|it| it.parent == Some(pid(&second)))
+            .count()
+            < 2
+        {
             std::thread::sleep(Duration::from_millis(2));
         }
         // Other tests may have children, too.

@@ -42,7 +42,7 @@ pub use self::kind::Kind;
 pub use self::session::{
     Cell, CellEnd, CellEnded, CellRun, CloseContext, ContextClosed, Kernel, KernelFork, Listed,
     NoCheckpoint, Occasion, OpenContext, Opened, Read, ReadEnded, ReadError, Rewind, Rewound,
-    Session, Shown,
+    Session, Shown, UndoneFiles,
 };
 
 pub mod agent;

@@ -92,7 +92,7 @@ impl Calls {
     }
 }
 
-/// The part of a step that is run again in a new session. Files stay when a cell is undone, so they come again without it. A step that ran longer than it could would do so again, and a step that ended its session would end the next one, too.
+/// The part of a step that is run again in a new session. If files have stayed when a cell was undone, they come again without it. A step that ran longer than it could would do so again, and a step that ended its session would end the next one, too.
 pub(super) fn to_run_again(entry: &JournalEntry) -> Option<JournalEntry> {
     let has_files = !entry.files.is_empty() || entry.has_lost_files;
     match entry.end {

@@ -30,6 +30,8 @@ pub(crate) enum Served {
         undone: u32,
         /// How many more can be.
         left: u32,
+        /// What is not as it was before.
+        note: Option<String>,
         /// When the session ends if it is not used.
         expires_at: String,
     },

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use isolator_pool::engine::preload::Interpreter;
-use isolator_pool::pool::session::{CellEnd, CellOutcome, Rewound, SessionError};
+use isolator_pool::pool::session::{CellEnd, CellOutcome, Rewound, SessionError, UndoneFiles};
 use isolator_pool::run::installs::Installer;
 use isolator_pool::run::outcome::Status;
 use isolator_pool::run::output::Watch;
@@ -17,6 +17,7 @@ use crate::audit::Note;
 use crate::request::arguments::InvalidArgument;
 use crate::request::packages::WantedPackages;
 use crate::request::resolve::{OpenJob, StepJob};
+use crate::result::cell::state_after;
 use crate::result::receipt::ReceiptReport;
 use crate::sessions::journal::{EntryEnd, JournalEntry, Step};
 use crate::sessions::journals::KeptJournal;
@@ -164,6 +165,9 @@ impl Calls {
                 entry.end = if !outcome.is_alive {
                     EntryEnd::SessionEnded
                 } else if outcome.undone > 0 && is_code {
+                    if outcome.undone_files.as_ref().is_some_and(UndoneFiles::is_all) {
+                        entry.forget_files();
+                    }
                     EntryEnd::Undone
                 } else if outcome.outcome.status == Status::Timeout {
                     EntryEnd::TimedOut
@@ -172,7 +176,8 @@ impl Calls {
                 };
                 self.sessions.note(session, |journal| {
                     if outcome.undone > 1 && is_noted {
-                        journal.undo(outcome.undone - 1);
+                        let files = outcome.undone_files.as_ref();
+                        journal.undo(outcome.undone - 1, files.is_some_and(UndoneFiles::is_all));
                     }
                     if is_noted {
                         journal.add(entry);
@@ -204,18 +209,22 @@ impl Calls {
     ) -> Result<Served, CallError> {
         let (sessions, open) = (self.sessions.clone(), session.shared());
         let done = move |rewound: &Result<Rewound, SessionError>| {
-            if let Ok(Rewound { cells: undone @ 1.., .. }) = *rewound {
-                sessions.note(&open, |journal| journal.undo(undone));
-                sessions.count_undone(undone);
+            if let Ok(Rewound { cells: undone @ 1.., files, .. }) = rewound {
+                let has_files = files.as_ref().is_some_and(UndoneFiles::is_all);
+                sessions.note(&open, |journal| journal.undo(*undone, has_files));
+                sessions.count_undone(*undone);
             }
         };
         let rewound = session.session.rewind(cells, done).await;
-        let (undone, left) = rewound.map_err(|error| CallError::of_session(error, session))?;
+        let rewound = rewound.map_err(|error| CallError::of_session(error, session))?;
+        let Rewound { cells: undone, files, checkpoints: left, .. } = rewound;
         if undone == 0 {
             let message = no_such_checkpoint(session, cells, left);
             return Err(InvalidArgument::new("cells", message).into());
         }
-        Ok(Served::Rewound { undone, left, expires_at: session.expires_at() })
+        let note = (!files.as_ref().is_some_and(UndoneFiles::is_all))
+            .then(|| state_after(undone, files.as_ref()));
+        Ok(Served::Rewound { undone, left, note, expires_at: session.expires_at() })
     }
 }
 

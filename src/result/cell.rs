@@ -1,6 +1,6 @@
 //! The parts of a report that only cells have.
 
-use isolator_pool::pool::session::{CellEnd, CellOutcome, NoCheckpoint};
+use isolator_pool::pool::session::{CellEnd, CellOutcome, NoCheckpoint, UndoneFiles};
 use isolator_pool::run::outcome::Status;
 
 use crate::result::report::Report;
@@ -49,6 +49,30 @@ pub(crate) fn cause(cause: Option<String>, cell: &CellOutcome) -> Option<String>
     }
 }
 
+/// Describes a session after that number of cells was undone, with these of its files.
+pub(crate) fn state_after(cells: u32, files: Option<&UndoneFiles>) -> String {
+    let then = if cells == 1 { "before it" } else { "before them" };
+    let Some(files) = files else { return format!("variables are as {then}, files are not") };
+    let mut text = format!("variables and the files of the working directory are as {then}");
+    let mut left: Vec<_> = files.left.iter().map(|name| format!("{name:?}")).collect();
+    match files.more {
+        0 => {}
+        more if left.is_empty() => left.push(format!("{more} files")),
+        more => left.push(format!("{more} more")),
+    }
+    if let Some((last, others)) = left.split_last() {
+        let others =
+            if others.is_empty() { String::new() } else { format!("{} and ", others.join(", ")) };
+        text.push_str(&format!(
+            ", except for {others}{last}, which are too large to be kept or could not be written"
+        ));
+    }
+    if files.has_unknown {
+        text.push_str("; there are too many files to undo all of them");
+    }
+    text
+}
+
 /// The cause of a failure, and what it means for the session.
 fn message(cause: Option<String>, cell: &CellOutcome) -> Option<String> {
     let state = match (cell.is_alive, cell.undone, cell.end) {
@@ -65,11 +89,11 @@ fn message(cause: Option<String>, cell: &CellOutcome) -> Option<String> {
         }
         (true, 0, _) => None,
         (true, 1, _) => {
-            Some("the cell was undone: variables are as before it, files are not".to_owned())
+            Some(format!("the cell was undone: {}", state_after(1, cell.undone_files.as_ref())))
         }
         (true, cells, _) => Some(format!(
-            "the last {cells} cells were undone, because there was no newer checkpoint: variables are as before them, files are \
-             not"
+            "the last {cells} cells were undone, because there was no newer checkpoint: {}",
+            state_after(cells, cell.undone_files.as_ref())
         )),
     };
     match (cause, state) {

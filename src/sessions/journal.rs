@@ -99,6 +99,12 @@ impl EntryEnd {
 const OVERHEAD: usize = 200;
 
 impl JournalEntry {
+    /// Gives up its files: they were undone with it.
+    pub(crate) fn forget_files(&mut self) {
+        self.files = Vec::new();
+        self.has_lost_files = false;
+    }
+
     /// Bytes that it holds.
     fn weight(&self) -> usize {
         let step = match &self.step {
@@ -186,16 +192,23 @@ impl Journal {
         self.changes += 1;
     }
 
-    /// Marks the last `cells` cells of code as undone.
-    pub(crate) fn undo(&mut self, cells: u32) {
+    /// Marks the last `cells` cells of code as undone. `has_files`: with the files that came with them.
+    pub(crate) fn undo(&mut self, cells: u32, has_files: bool) {
         let is_code = |entry: &&mut JournalEntry| {
             let has_ended = matches!(entry.end, EntryEnd::Ran | EntryEnd::TimedOut);
             matches!(entry.step, Step::Code { .. }) && has_ended
         };
         let last = self.entries.iter_mut().rev().filter(is_code);
+        let mut freed = 0;
         for entry in last.take(usize::try_from(cells).unwrap_or(usize::MAX)) {
             entry.end = EntryEnd::Undone;
+            if has_files {
+                freed += entry.weight();
+                entry.forget_files();
+                freed -= entry.weight();
+            }
         }
+        self.weight -= freed;
         self.changes += 1;
     }
 
@@ -274,10 +287,14 @@ mod tests {
         let (command, cwd, input) = ("ls".to_owned(), String::new(), StepInput::default());
         let step = Step::Command { command, cwd, input };
         journal.add(JournalEntry { step, ..cell(5, 0) });
-        journal.undo(1);
-        journal.undo(2);
+        let file = SentFile { name: "a".to_owned(), content: vec![0; 10], append: false };
+        journal.add(JournalEntry { files: vec![file], ..cell(6, 1) });
+        journal.undo(1, false);
+        assert!(journal.entries().next_back().is_some_and(|it| !it.files.is_empty()));
+        journal.undo(1, true);
+        journal.undo(2, true);
         let undone: Vec<_> =
             journal.entries().filter(|it| it.end == EntryEnd::Undone).map(|it| it.cell).collect();
-        assert_eq!(undone, [2, 3, 4]);
+        assert_eq!(undone, [2, 3, 4, 6]);
     }
 }

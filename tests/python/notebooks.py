@@ -77,7 +77,10 @@ class Beside:
     def cell(self, code, timeout):
         if self.jupyter is None:
             return None
-        return notebook_outputs.of_notebook(self.jupyter.cell(self.kernel, code, timeout)[0])
+        answer = self.jupyter.answer(self.kernel, code, timeout)
+        found = notebook_outputs.of_notebook(answer["outputs"])
+        # Some errors are printed only.
+        return found._replace(error=found.error or (answer["error"] and answer["error"].rpartition(".")[2]))
 
     def stop(self):
         if self.jupyter is not None:

@@ -168,10 +168,17 @@ class Ran(NamedTuple):
     # The variables before it. Before the first cell there are none.
     before: dict | None
     has_checkpoint: bool
+    # The file before it.
+    written: str = ""
 
 
 class Difference(Exception):
     """A session is not as the model says."""
+
+
+def has_files(message):
+    """Whether files were undone with their cells. They are not if memory was short."""
+    return "files are not" not in message and "except for" not in message
 
 
 def wrote(number):
@@ -209,15 +216,15 @@ class Model:
         # Whether a thread runs, so that there are no checkpoints.
         self.has_thread = False
 
-    def begin(self, step, number):
-        """A cell or command runs. Returns how many cells are undone then."""
+    def begin(self, step, number, has_files=True):
+        """A cell or command runs. Returns how many cells are undone then, with the files that they have changed if `has_files`."""
         entry = Entry(len(self.journal) + 1, step.code(number))
         self.journal.append(entry)
         if step.kind == "command":
             self.written += f"c{number} "
             return 0
         has_checkpoint = not self.has_thread
-        self.past.append(Ran(entry, self._copy(), has_checkpoint))
+        self.past.append(Ran(entry, self._copy(), has_checkpoint, self.written))
         self.sure += has_checkpoint
         if step.kind in ("memory", "short"):
             # The newest one is kept while the cell runs.
@@ -230,7 +237,7 @@ class Model:
         if step.kind == "thread":
             self.has_thread = not self.has_thread
         if undone:
-            self.rewind(undone)
+            self.rewind(undone, has_files)
         elif step.kind in ("timeout", "short"):
             entry.state = "timed_out"
         self.sure = min(self.sure, CHECKPOINTS)
@@ -249,9 +256,11 @@ class Model:
     def _checkpoints(self, cells):
         return sum(ran.has_checkpoint for ran in self.past[-cells:])
 
-    def rewind(self, cells):
+    def rewind(self, cells, has_files=True):
         """Goes back to a checkpoint, before which no thread ran."""
         before = self.past[-cells].before
+        if has_files:
+            self.written = self.past[-cells].written
         self.sure = max(self.sure - self._checkpoints(cells), 0)
         for ran in self.past[-cells:]:
             ran.entry.state = "undone"
@@ -287,7 +296,7 @@ class Run:
         answer = await self.send(number, step)
         self.told[-1]["answer"] = str(answer)
         has_checkpoint = step.kind == "command" or not self.model.has_thread
-        undone = self.model.begin(step, number)
+        undone = self.model.begin(step, number, answer is None or has_files(answer.data.get("message", "")))
         if answer is None:
             return
         if not answer.ran:
@@ -321,7 +330,7 @@ class Run:
             return
         if answer.data["undone_cells"] != cells:
             raise Difference(f"{cells} cells must be undone: {answer}")
-        self.model.rewind(cells)
+        self.model.rewind(cells, "notes" not in answer.data)
 
     def compare_journal(self, answer):
         """Compares the answer to a client that uses the closed session."""

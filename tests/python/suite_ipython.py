@@ -103,7 +103,7 @@ def outcomes(report):
 
 
 def cause(name):
-    return next((reason for pattern, reason in KNOWN["causes"].items() if fnmatch.fnmatchcase(name, pattern)), None)
+    return next((each["why"] for each in KNOWN["causes"] if any(fnmatch.fnmatchcase(name, one) for one in each["tests"])), None)
 
 
 def compare(file, source, table, counts):

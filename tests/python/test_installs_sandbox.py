@@ -10,8 +10,6 @@ from package_sets import packages, python_set, serving
 from server import shared
 from session_calls import Tools, open_session
 
-pytestmark = pytest.mark.any_engine
-
 # As the commands do it, without them.
 ASK = """
 import json, socket
@@ -58,7 +56,7 @@ async def named(anyio_backend, tmp_path_factory):
 
 async def says(server, code, *packages, **arguments):
     """What a program prints as JSON after it could ask for packages."""
-    return json.loads(await server.prints(ASK + code, *packages, **arguments))
+    return json.loads(await server.prints(ASK + code, *packages, **{"timeout": "60s"} | arguments))
 
 
 async def test_a_program_imports_what_it_has_asked_for(demand):
@@ -94,6 +92,7 @@ print(subprocess.check_output([sys.executable, "-c", "import alpha; print('[%s]'
     assert await says(demand, code) == [3]
 
 
+@pytest.mark.any_engine
 async def test_what_an_operator_does_not_allow_is_refused(demand):
     refused = (await says(demand, 'print(json.dumps(ask("shadow")))'))["refused"]
     assert refused["kind"] == "not_allowed" and "shadow" in refused["reason"] and "odd.*" in refused["reason"], refused
@@ -103,6 +102,7 @@ async def test_what_an_operator_does_not_allow_is_refused(demand):
     assert "this sandbox is for python" in refused["reason"], refused
 
 
+@pytest.mark.any_engine
 async def test_hostile_requests_are_refused_in_words(demand):
     code = """
 texts = ["-r /etc/passwd", "--index-url=http://x", "git+https://x", "a @ file:///etc", "./x", "a\\nb", "\\0", "x" * 5000, "", "a;b", "alpha;" + "(" * 200]
@@ -118,6 +118,7 @@ print(json.dumps(answers))
         assert answer.keys() == {"refused"} and len(answer["refused"]["reason"]) < 2000, answer
 
 
+@pytest.mark.any_engine
 async def test_a_flood_of_requests_is_slowed_down_and_the_program_goes_on(demand):
     code = """
 import threading, time
@@ -139,17 +140,18 @@ time.sleep(3)
 import collections
 print(json.dumps([len(answers), collections.Counter(map(str, answers)), new("gamma")]))
 """
-    count, busy, then = await says(demand, code, timeout="40s")
+    count, busy, then = await says(demand, code)
     assert count == 160 and busy["busy"] > 80 and "closed" not in busy and then == ["gamma"], busy
 
 
+@pytest.mark.any_engine
 async def test_programs_at_once_get_what_each_has_asked_for(demand):
     found = {}
 
     async def run(number):
         wanted = ["alpha==1.0", "alpha==2.0", "gamma"][number % 3]
         code = f"print(json.dumps([new({wanted!r}), ask('alpha')]))"
-        found[number] = await says(demand, code, timeout="60s")
+        found[number] = await says(demand, code)
 
     async with anyio.create_task_group() as group:
         for number in range(10):
@@ -194,6 +196,7 @@ connection.on("end", () => {
     assert printed == [["@scope/part", "plain"], "part"]
 
 
+@pytest.mark.any_engine
 async def test_each_request_has_a_line_in_the_audit_log(demand):
     await says(demand, 'print(json.dumps(ask("gamma>=1")))')
     with anyio.fail_after(10):
@@ -206,6 +209,7 @@ async def test_each_request_has_a_line_in_the_audit_log(demand):
     assert found[0]["status"] == "success" and len(found[0]["package_set"]) == 64, found
 
 
+@pytest.mark.any_engine
 async def test_without_packages_on_demand_the_sets_of_the_operator_are_there(named):
     code = """
 first = new("alpha")
@@ -219,6 +223,7 @@ print(json.dumps([first, alpha.version, new("gamma"), ask("hook")["refused"]]))
     assert 'packages ["text"]' in refused["reason"], refused
 
 
+@pytest.mark.any_engine
 async def test_a_program_adds_to_the_set_of_its_call(demand):
     code = """
 from importlib.metadata import version

@@ -19,7 +19,7 @@ BAD = {
     "kill": ("x = 2\nimport os, signal; os.kill(os.getpid(), signal.SIGKILL)", {}, "error", "SIGKILL"),
     "output": ("x = 2\nwhile True: print('y' * 100_000)", {"timeout": "40s"}, "output_limit", "it printed more than"),
 }
-UNDONE = "the cell was undone: variables are as before it, files are not"
+UNDONE = "the cell was undone: variables and the files of the working directory are as before it"
 THREAD = "import threading, time\nthread = threading.Thread(target=time.sleep, args=(1000,), daemon=True)\nthread.start()"
 
 # In JavaScript.
@@ -38,12 +38,35 @@ async def test_a_cell_that_fails_badly_costs_only_itself(tools, how):
     code, arguments, status, said = BAD[how]
     async with opened(tools, memory_mb=128) as session:
         await session.cell("x = 1")
-        data = await session.cell(f"open('kept', 'w').write('kept')\n{code}", status, **arguments)
+        await session.cell("open('kept', 'w').write('kept'); import os")
+        change = "open('kept', 'a').write('changed'); open('new', 'w').close()"
+        data = await session.cell(f"{change}\n{code}", status, **arguments)
         assert data["undone"] and said in data["message"] and UNDONE in data["message"], data
-        assert data["cell"] == 2 and "expires_at" in data and "notes" not in data
-        assert await session.value("x, open('kept').read()") == "(1, 'kept')"
+        assert data["cell"] == 3 and "expires_at" in data and "notes" not in data and "files" not in data
+        assert await session.value("x, open('kept').read(), os.path.exists('new')") == "(1, 'kept', False)"
         # And it can be rewound as if the cell had not been.
         assert (await session.rewind(1))["undone_cells"] == 1
+
+
+async def test_files_are_rewound_with_their_cells(tools):
+    async with opened(tools, files=[{"filename": "sent", "content": "sent"}]) as session:
+        await session.cell("import os\nopen('a', 'w').write('1'); os.mkdir('folder'); os.symlink('a', 'link')")
+        await session.cell(
+            "open('a', 'w').write('2'); open('folder/b', 'w').close(); os.remove('link')",
+            additional_files=[{"filename": "with", "content": "x"}],
+        )
+        await session.command("echo 3 > a; mkdir made; rm sent")
+        await session.cell("open('large', 'w').truncate(1 << 30)")
+        await session.cell("open('large', 'r+').write('changed')")
+        data = await session.rewind(1)
+        assert data["undone_cells"] == 1 and "large" in data["notes"][0], data
+        assert "notes" not in await session.rewind(1)
+        assert await session.value("sorted(os.listdir()), open('a').read()") == "(['a', 'folder', 'made', 'with'], '3\\n')"
+        assert "notes" not in await session.rewind(2)
+        listed = "sorted(os.listdir()), os.listdir('folder'), open('link').read(), open('sent').read()"
+        assert await session.value(listed) == "(['a', 'folder', 'link', 'sent'], [], '1', 'sent')"
+        # The next answer does not take them for changed ones.
+        assert "files" not in await session.cell("1")
 
 
 async def test_a_cell_that_leaves_no_room_for_the_next_one_is_undone_with_it(tools):
@@ -140,8 +163,10 @@ async def test_a_cell_in_javascript_that_waits_for_a_child_ends_with_that_child(
             data = await session.cell("execSync('sleep 60')", "error")
             assert "interrupted" in data["message"] and time.monotonic() - began < 10, data
         # Only what was in the way has ended.
-        left = "execSync('pgrep -c -x sleep').toString().trim()"
-        assert await session.value(f"[x, server.exitCode, server.signalCode, {left}]") == f"[ {1 + len(BLOCKED)}, null, null, '1' ]"
+        await session.cell("const isAsleep = (pid) => { try { return / .sleep. [^Z]/.test(readFileSync(`/proc/${pid}/stat`)) } catch {} }")
+        await session.cell("const { readdirSync, readFileSync } = require('fs')")
+        left = "readdirSync('/proc').filter(isAsleep).length"
+        assert await session.value(f"[x, server.exitCode, server.signalCode, {left}]") == f"[ {1 + len(BLOCKED)}, null, null, 1 ]"
 
 
 async def test_a_session_that_has_lacked_memory_says_so_when_it_is_gone(tools):
@@ -160,12 +185,13 @@ async def test_a_session_is_rewound_as_far_as_there_are_checkpoints(tools):
         await session.cell("x = []")
         for number in range(12):
             await session.cell(f"x.append({number})")
-        await session.command("echo a file > kept")
+        await session.command("echo a file > made")
         assert await session.rewind(3) | {"expires_at": 0} == {"undone_cells": 3, "can_rewind": 5, "expires_at": 0}
         assert await session.value("x") == str(list(range(9)))
         assert (await session.rewind(1))["can_rewind"] == 5
         await tools.refuses("rewind_session", "cells", "no checkpoint 6 cells back; the oldest one is 5 back", session=session.id, cells=6)
-        assert await session.value("x, open('kept').read()") == rf"({list(range(9))}, 'a file\n')"
+        # What a command has done since goes, too.
+        assert await session.value("x, __import__('os').listdir()") == f"({list(range(9))}, [])"
         assert (await session.rewind(6))["undone_cells"] == 6
         assert await session.value("x") == str(list(range(4)))
         # Cells that raise can be rewound, too.
@@ -206,6 +232,8 @@ async def test_an_interrupted_cell_keeps_its_effects(tools, language):
     }
     async with opened(tools, language) as session:
         assert not await session.interrupt()
+        # A kernel loads what it needs before its first cell.
+        assert await session.value("5") == "5"
         for number, code in enumerate(loops[language], 1):
             async with session.running(code) as answers:
                 await anyio.sleep(0.1)

@@ -23,7 +23,7 @@ pub struct Mutator<'a> {
 }
 
 /// All kinds of frames.
-const KINDS: [Kind; 31] = [
+const KINDS: [Kind; 35] = [
     Kind::Job,
     Kind::Tar,
     Kind::Stdin,
@@ -55,6 +55,10 @@ const KINDS: [Kind; 31] = [
     Kind::Listed,
     Kind::ReadEnded,
     Kind::Resting,
+    Kind::Install,
+    Kind::InstallEnded,
+    Kind::Installed,
+    Kind::InstallProgress,
 ];
 
 /// Types of members of an archive.

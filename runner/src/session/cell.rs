@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use isolator_runner::wire::{Cell, CellEnd, CellEnded, CellRun, Exit, Kind};
+use isolator_runner::wire::{Cell, CellEnd, CellEnded, CellRun, Exit, Kind, UndoneFiles};
 
 use super::Session;
 use super::kernels::Kernels;
@@ -68,6 +68,8 @@ impl Session<'_> {
             // The kernel has not counted it.
             undone += 1;
         }
+        let undone_files =
+            if undone > 0 && is_alive { self.undo_files(cell.context) } else { None };
         // Processes that still hold the cell's pipes print for later cells.
         let pipes = std::mem::take(&mut ended.pipes);
         match &mut self.kernels {
@@ -96,6 +98,7 @@ impl Session<'_> {
             exit: Exit { more_files, in_tmp, unpack, spawn, ..exit },
             end: is_code.then_some(said.unwrap_or(CellEnd::Died)),
             undone,
+            undone_files,
             no_checkpoint,
             checkpoints: self.kernels.as_ref().map_or(0, |kernels| kernels.checkpoints()),
             is_alive,
@@ -160,13 +163,30 @@ impl Session<'_> {
         }
     }
 
-    /// Gives up old checkpoints if memory is short, but never that of the next cell. While a cell runs, the one before it stays, too.
+    /// Puts the files back that were there when a context was in the state in which it is now, after cells were undone.
+    pub(super) fn undo_files(&mut self, context: u32) -> Option<UndoneFiles> {
+        let depth = self.kernels.as_ref()?.current.depth;
+        let Self { versions, listing, .. } = self;
+        // They are reported to the client only if it does not know them.
+        versions.undo(context, depth, |path, file| listing.sent(path, file))
+    }
+
+    /// How much memory can be used before it is short, in bytes.
+    pub(super) fn room(&self) -> Option<u64> {
+        let (limit, used) = cgroup::memory_limit().zip(cgroup::memory())?;
+        Some((limit / 100 * SHORT_OF_MEMORY).saturating_sub(used))
+    }
+
+    /// Gives up copies of files and old checkpoints if memory is short, but never that of the next cell. While a cell runs, the one before it stays, too.
     pub(super) fn save_memory(&mut self, is_running: bool) {
         let Some(kernels) = &mut self.kernels else { return };
         while cgroup::memory_limit()
             .zip(cgroup::memory())
             .is_some_and(|(limit, used)| used / 100 > limit / 100 * SHORT_OF_MEMORY / 100)
         {
+            if self.versions.give_up() {
+                continue;
+            }
             let may_give_up = !is_running || kernels.has_old_checkpoints();
             if !(may_give_up && kernels.give_up_oldest() || self.contexts.give_up_oldest()) {
                 return;

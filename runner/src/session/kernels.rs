@@ -7,13 +7,14 @@
 
 mod code;
 mod early;
+mod ending;
 mod process;
 #[cfg(test)]
 mod tests;
 
 use std::collections::HashSet;
 use std::fs::File;
-use std::io::{self, PipeReader, PipeWriter};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
@@ -24,11 +25,11 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 pub(super) use self::code::Code;
 pub(super) use self::early::Early;
 pub(super) use self::process::KernelProcess;
+use self::process::{handed_over, pipe};
 use super::channel::{Channel, Said};
 use crate::output::last_line;
 use crate::poll::{self, readable};
 use crate::preload::StartedKernel;
-use crate::process::nonblocking;
 use crate::{processes, usage};
 
 /// How long a kernel may take to be ready for cells.
@@ -156,6 +157,10 @@ impl Kernels {
 
     /// Whether all cells print on the same pipes.
     pub(super) fn prints_on_own_pipes(&self) -> bool {
+        self.is_node()
+    }
+
+    pub(super) fn is_node(&self) -> bool {
         self.interpreter == Interpreter::Node
     }
 
@@ -164,17 +169,6 @@ impl Kernels {
         let now = self.current.depth;
         let earlier = self.checkpoints.iter().rev().filter(|process| process.depth < now);
         earlier.take(self.most).last().map_or(0, |oldest| self.current.depth - oldest.depth)
-    }
-
-    /// Whether an interruption can be missed by a process that waits for a child: Node.js looks for it when the child has ended.
-    pub(super) fn waits_deafly(&self) -> bool {
-        self.interpreter == Interpreter::Node
-    }
-
-    /// Kills what was started since a cell began. `found` was there before.
-    pub(super) fn kill_started(&self, found: &HashSet<Pid>) {
-        let keep = found | &self.pids();
-        processes::kill_all_but(&(&keep | &self.neighbours));
     }
 
     /// The processes of the kernel, which belong to no cell.
@@ -390,41 +384,6 @@ impl Kernels {
             .for_each(|found| found.extend(started));
     }
 
-    /// Ends all its processes. Returns the pipes that others may hold.
-    pub(super) fn end(self) -> [Option<File>; 2] {
-        self.checkpoints.iter().chain([&self.current]).for_each(|it| it.signal(Signal::KILL));
-        self.own_pipes
-    }
-
-    /// Kills the process that is the session, and everything that was started since its first cell began. Returns whether that
-    /// worked.
-    pub(super) fn kill_current(&self) -> bool {
-        let mut keep = self.pids();
-        keep.remove(&self.current.pid);
-        keep.extend(&self.neighbours);
-        self.current.signal(Signal::KILL);
-        let found = self.current.found.iter().flatten().filter(|pid| **pid != self.current.pid);
-        keep.extend(found);
-        self.current.found.is_none() || processes::kill_all_but(&keep)
-    }
-
-    /// Kills the process in which a cell does not begin. If a cell has failed to begin from its checkpoint, too, that is the state
-    /// which an earlier cell has left. Then the checkpoint is killed as well if there is an older one, or no cell would ever begin.
-    /// Returns whether that worked.
-    pub(super) fn kill_unfit(&mut self) -> bool {
-        if !self.kill_current() {
-            return false;
-        }
-        if self.is_prepared
-            && self.checkpoints.len() > 1
-            && let Some(unfit) = self.checkpoints.pop()
-        {
-            self.is_prepared = false;
-            self.current = unfit;
-        }
-        self.kill_current()
-    }
-
     /// The newest checkpoint that is there becomes the session, whose process was killed before. Returns how many cells that undoes;
     /// `None` if there is none.
     pub(super) fn undo(&mut self) -> Option<u32> {
@@ -482,19 +441,6 @@ impl Kernels {
         self.checkpoints.truncate(at + 1);
         self.undo()
     }
-}
-
-/// Gives a kernel in Node.js another channel, which takes the place of the one that it was started with. Its children would inherit
-/// that one: Node.js can't change it. What comes in a message is not inherited.
-fn handed_over(first: &Channel) -> io::Result<Channel> {
-    let (ours, theirs) = UnixStream::pair()?;
-    first.send(b'H', &[], &[theirs.as_fd()], BEGIN_TIMEOUT)?;
-    Channel::new(ours.into())
-}
-
-fn pipe() -> io::Result<(File, PipeWriter)> {
-    let (reader, writer): (PipeReader, PipeWriter) = io::pipe()?;
-    Ok((nonblocking(reader.into())?, writer))
 }
 
 /// Waits until one of them is ready.

@@ -16,6 +16,7 @@ mod running;
 mod shown;
 mod supervise;
 mod upload;
+mod versions;
 
 use std::fs::File;
 use std::io::{self, BufReader, Read as _, Seek as _, SeekFrom};
@@ -24,8 +25,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use isolator_runner::wire::{
-    self, Cell, Failed, FailedCause, KernelFork, Kind, Listed, Opened, Read, ReadEnded, ReadError,
-    Rewind, Rewound, Wanted, WantedFiles, WireError,
+    self, Cell, CellRun, Failed, FailedCause, Interpreter, KernelFork, Kind, Listed, Opened, Read,
+    ReadEnded, ReadError, Rewind, Rewound, Wanted, WantedFiles, WireError,
 };
 
 use self::agent::Agents;
@@ -34,6 +35,7 @@ use self::contexts::Contexts;
 pub(crate) use self::job::run_job;
 use self::kernels::Kernels;
 use self::listing::{Listing, Nothing};
+use self::versions::Versions;
 use crate::forks::Forks;
 use crate::frame_writer::FrameWriter;
 use crate::install::Installs;
@@ -63,6 +65,8 @@ struct Session<'a> {
     agents: Agents,
     installs: Installs,
     listing: Listing,
+    /// The files before earlier cells.
+    versions: Versions,
     /// Whether the server has closed the stream while a program runs.
     is_abandoned: bool,
     /// The kernel's counters when the last cell had ended.
@@ -96,6 +100,9 @@ pub(crate) fn serve(
     let mut session =
         Session::new(workdir, packages, installs, counted, oom_score, from_server, to_server);
     session.checkpoints = checkpoints;
+    let is_python = kernel.as_ref().is_some_and(|it| it.interpreter == Interpreter::Python);
+    let versions = if is_python { checkpoints } else { 0 };
+    session.versions = Versions::new(session.workdir.clone(), versions, cgroup::memory_limit());
     let mut kernel = kernel;
     let mut forks = forks;
     if let Some(kernel) = kernel.as_mut().filter(|kernel| kernel.wanted == Wanted::Forked) {
@@ -143,6 +150,7 @@ impl<'a> Session<'a> {
             agents: Agents::default(),
             installs,
             listing: Listing::default(),
+            versions: Versions::default(),
             is_abandoned: false,
             counted,
             oom_score,
@@ -199,6 +207,7 @@ impl Session<'_> {
                 // The cell that it was meant for has just ended.
                 Kind::Interrupt | Kind::Cancel => continue,
                 Kind::Agent | Kind::EndAgent => {
+                    self.versions.note_written();
                     self.agent(kind, &payload)?;
                     continue;
                 }
@@ -225,6 +234,7 @@ impl Session<'_> {
         if let Some(kernels) = &mut self.kernels {
             kernels.prepare();
         }
+        self.versions.rest(self.room());
         self.to_server.send_empty(Kind::Resting)
     }
 
@@ -248,6 +258,16 @@ impl Session<'_> {
     /// Receives the files and the input of a cell, and runs it. Returns whether the session goes on.
     fn cell(&mut self, cell: &Cell) -> io::Result<bool> {
         let began = Instant::now();
+        match cell.run {
+            CellRun::Code { .. } => {
+                self.switch_to(cell.context);
+                if let Some(kernels) = &self.kernels {
+                    self.versions.begin(cell.context, kernels.current.depth);
+                }
+            }
+            CellRun::Files => self.versions.note_written(),
+            CellRun::Program { .. } => {}
+        }
         let mut frames = TarFrames::new(&mut self.from_server);
         let listing = &mut self.listing;
         let uploaded = upload::upload(&mut frames, &self.workdir, &cell.appended, |path, file| {
@@ -293,7 +313,8 @@ impl Session<'_> {
         self.listen_to_resumed();
         let checkpoints = self.kernels.as_ref().map_or(0, Kernels::checkpoints);
         let (cells, is_alive) = (rewound.unwrap_or(0), rewound.is_some());
-        self.to_server.send(Kind::Rewound, &Rewound { cells, checkpoints, is_alive })?;
+        let files = if cells > 0 { self.undo_files(0) } else { None };
+        self.to_server.send(Kind::Rewound, &Rewound { cells, files, checkpoints, is_alive })?;
         Ok(is_alive)
     }
 

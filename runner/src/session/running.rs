@@ -209,9 +209,9 @@ impl Session<'_> {
         Ok(spawned.supervised()?)
     }
 
-    /// Interrupts it, as a terminal does. What keeps it from noticing that ends a moment later.
+    /// Interrupts it, as a terminal does. Node.js notices that when the child has ended for which it waits, so that ends a moment later.
     pub(super) fn interrupt(&self, running: &mut Running) {
-        if running.program.is_none() && self.kernels.as_ref().is_some_and(Kernels::waits_deafly) {
+        if running.program.is_none() && self.kernels.as_ref().is_some_and(Kernels::is_node) {
             running.hindrance.next.get_or_insert_with(|| Instant::now() + NOTICE);
         }
         match (&running.program, &self.kernels) {
@@ -225,13 +225,17 @@ impl Session<'_> {
     /// Ends what keeps interrupted code from noticing it: the child that it has started last, then all of them.
     pub(super) fn end_hindrance(&self, running: &mut Running) {
         let hindrance = &mut running.hindrance;
-        let Some(kernels) = self.kernels.as_ref().filter(|_| hindrance.next.is_some_and(|next| next <= Instant::now()))
+        let Some(kernels) = self
+            .kernels
+            .as_ref()
+            .filter(|_| hindrance.next.is_some_and(|next| next <= Instant::now()))
         else {
             return;
         };
         hindrance.steps += 1;
         hindrance.next = (hindrance.steps < 2).then(|| Instant::now() + NOTICE);
-        if hindrance.steps > 1 || !processes::kill_last_child(kernels.current.pid, &hindrance.found) {
+        if hindrance.steps > 1 || !processes::kill_last_child(kernels.current.pid, &hindrance.found)
+        {
             kernels.kill_started(&hindrance.found);
         }
     }

@@ -253,6 +253,9 @@ pub struct CellEnded {
     pub end: Option<CellEnd>,
     /// How many cells were undone: zero, one, or more if the newest checkpoints are gone.
     pub undone: u32,
+    /// The files that were undone with them; `None` if that is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub undone_files: Option<UndoneFiles>,
     /// Why there was no checkpoint before this cell, if there was none.
     pub no_checkpoint: Option<NoCheckpoint>,
     /// How many cells can be rewound now.
@@ -268,6 +271,42 @@ pub struct CellEnded {
     /// Whether its context has no kernel anymore, and the session goes on without.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_kernel_gone: bool,
+}
+
+/// The files of the workspace are as they were before cells that were undone.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UndoneFiles {
+    /// Some of those that are not.
+    pub left: Vec<String>,
+    /// How many others are not.
+    pub more: u32,
+    /// Whether the workspace has more files than can be known.
+    pub has_unknown: bool,
+}
+
+/// Most names in [`UndoneFiles::left`], and their greatest length.
+const MAX_LEFT: usize = 5;
+const MAX_LEFT_NAME: usize = 200;
+
+impl UndoneFiles {
+    /// Of all files but these. `is_complete`: whether all files are known.
+    pub fn new(left: impl Iterator<Item = String>, is_complete: bool) -> Self {
+        let mut files = Self { has_unknown: !is_complete, ..Self::default() };
+        for name in left {
+            if files.left.len() < MAX_LEFT && name.len() <= MAX_LEFT_NAME {
+                files.left.push(name);
+            } else {
+                files.more = files.more.saturating_add(1);
+            }
+        }
+        files
+    }
+
+    /// Whether all files are as they were.
+    #[must_use]
+    pub fn is_all(&self) -> bool {
+        self.left.is_empty() && self.more == 0 && !self.has_unknown
+    }
 }
 
 /// Why there is no checkpoint before a cell, as the kernel says. The kernel sends codes and no words, so that no program can put its own
@@ -329,10 +368,13 @@ pub struct Rewind {
 }
 
 /// The answer to a [`Rewind`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rewound {
     /// How many cells were undone; zero if there are not as many checkpoints.
     pub cells: u32,
+    /// The files that were undone with them; `None` if that is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub files: Option<UndoneFiles>,
     /// How many more can be.
     pub checkpoints: u32,
     /// Whether the session goes on.

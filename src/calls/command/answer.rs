@@ -40,6 +40,8 @@ pub(crate) enum CommandAnswer {
         undone: u32,
         /// How many more can be.
         left: u32,
+        /// What is not as it was before.
+        note: Option<String>,
     },
     /// Whether something was running and was interrupted or killed.
     Interrupted(bool),

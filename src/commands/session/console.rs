@@ -407,9 +407,12 @@ impl<'a> Console<'a> {
     async fn rewind(&mut self, cells: u32) -> anyhow::Result<After> {
         let arguments = RewindSession { session: self.session(), cells: Some(cells.into()) };
         match self.backend.call(CommandCall::Rewind(arguments), None).await {
-            Ok(CommandAnswer::Rewound { undone, left }) => {
-                let text =
+            Ok(CommandAnswer::Rewound { undone, left, note }) => {
+                let mut text =
                     format!("undid {}; {} more can be undone", cells_of(undone), cells_of(left));
+                if let Some(note) = note {
+                    text.push_str(&format!("; {note}"));
+                }
                 self.screen.say(Stream::Stdout, &text).await?;
                 Ok(After::Fine)
             }

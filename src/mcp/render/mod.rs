@@ -86,9 +86,15 @@ impl Renderer<'_> {
                 let data = session::opened(&opened, self.calls.config());
                 Answer::of_data(&data).with_receipt(opened.receipt)
             }
-            Served::Rewound { undone, left, expires_at } => Answer::of_data(
-                &json!({ "undone_cells": undone, "can_rewind": left, "expires_at": expires_at }),
-            ),
+            Served::Rewound { undone, left, note, expires_at } => {
+                let mut data = json!({
+                    "undone_cells": undone, "can_rewind": left, "expires_at": expires_at,
+                });
+                if let Some(note) = note {
+                    data["notes"] = json!([note]);
+                }
+                Answer::of_data(&data)
+            }
             Served::Interrupted(was_running) => {
                 Answer::of_data(&json!({ "interrupted": was_running }))
             }

@@ -38,7 +38,10 @@ async fn each_request_adds_to_the_set_of_the_sandbox() {
     let first = install(&sandbox, &["b", "numpy"], false).await.unwrap();
     // What the image has is not asked for.
     assert_eq!(first, (Some("py:b".to_owned()), names(&["b"])));
-    assert_eq!(install(&sandbox, &["B>=1", "pandas"], false).await.unwrap(), (None, names(&["b", "pandas"])));
+    assert_eq!(
+        install(&sandbox, &["B>=1", "pandas"], false).await.unwrap(),
+        (None, names(&["b", "pandas"]))
+    );
     let second = install(&sandbox, &["a"], false).await.unwrap();
     assert_eq!(second, (Some("py:a,b".to_owned()), names(&["a"])));
     // A requirement takes the place of the one before.

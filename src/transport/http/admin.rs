@@ -105,7 +105,7 @@ pub(crate) struct Serving {
 #[derive(Debug)]
 pub(crate) enum Guard {
     /// Those with one of the tokens, and others that can only read the metrics.
-    Tokens { operators: Tokens, metrics: Option<Tokens> },
+    Tokens { operators: Box<Tokens>, metrics: Option<Box<Tokens>> },
     /// This machine, under one of its own names.
     ThisMachine(IpAddr),
 }
@@ -213,7 +213,10 @@ impl Guard {
         let read = |path: &Option<PathBuf>| path.clone().map(Tokens::read).transpose();
         let metrics = read(&config.admin.metrics_tokens).context("admin.metricsTokens")?;
         match read(&config.admin.tokens).context("admin.tokens")? {
-            Some(operators) => Ok(Self::Tokens { operators, metrics }),
+            Some(operators) => Ok(Self::Tokens {
+                operators: Box::new(operators),
+                metrics: metrics.map(Box::new),
+            }),
             None if bound.is_loopback() => Ok(Self::ThisMachine(bound)),
             None => bail!("admin.tokens is required, because other machines can reach {bound}"),
         }

@@ -199,19 +199,23 @@ impl Engine for DockerEngine {
             let unsupported = Unsupported::WithoutLimits { unenforced, why };
             return Err(EngineError::Unusable(unsupported.into()));
         }
+        // Only the image is looked up here, so a 404 is about the image.
+        let of_image = |error| match error {
+            EngineError::Refused { cause, .. } if error::is_no_such_image(&cause.to_string()) => {
+                EngineError::NoSuchImage(spec.image.name.clone())
+            }
+            other => other,
+        };
+        if spec.packages.is_some() {
+            self.packages.begin(self, &spec.image).await.map_err(of_image)?;
+        }
         let failed = self.failed(Call::Create);
         let options = CreateContainerOptionsBuilder::new().name(name.as_str()).build();
         let dialect = self.dialect.dialect(self.docker().await?).await?;
         let volumes = Volumes { runner: self.volume.name(), packages: self.packages.name() };
         let body = container::body(spec, volumes, self.all_labels(), dialect);
         let created = self.docker().await?.create_container(Some(options), body).await;
-        created.map(drop).map_err(|error| match failed(error) {
-            // Only the image is looked up here, so a 404 is about the image.
-            EngineError::Refused { cause, .. } if error::is_no_such_image(&cause.to_string()) => {
-                EngineError::NoSuchImage(spec.image.name.clone())
-            }
-            other => other,
-        })
+        created.map(drop).map_err(|error| of_image(failed(error)))
     }
 
     async fn provide(&self, set: &PackageSet, image: &Image) -> Result<(), EngineError> {

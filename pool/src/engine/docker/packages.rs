@@ -12,6 +12,7 @@ use bollard::models::{HostConfig, VolumeCreateRequest};
 use bollard::query_parameters::WaitContainerOptionsBuilder;
 use futures_util::StreamExt;
 use isolator_runner::paths;
+use tokio::sync::OnceCell;
 use tokio::time::timeout;
 
 use super::DockerEngine;
@@ -38,6 +39,8 @@ pub(super) struct PackagesVolume {
     sets: Mutex<HashMap<String, Arc<tokio::sync::Mutex<Option<Brought>>>>>,
     /// The folders of those that are there, by their hash.
     folders: Mutex<HashMap<String, String>>,
+    /// Set when the volume has the folder of all sets.
+    begun: OnceCell<()>,
 }
 
 /// A set that is in the volume.
@@ -50,7 +53,7 @@ struct Brought {
 impl PackagesVolume {
     pub(super) fn new(instance: &Instance) -> Self {
         let name = format!("isolator-{}-packages", instance.short_id());
-        Self { name, sets: Mutex::default(), folders: Mutex::default() }
+        Self { name, sets: Mutex::default(), folders: Mutex::default(), begun: OnceCell::new() }
     }
 
     pub(super) fn name(&self) -> &str {
@@ -73,6 +76,41 @@ impl PackagesVolume {
         Arc::clone(lock(&self.sets).entry(hash.to_owned()).or_default())
     }
 
+    /// Makes the folder of all sets before a container gets the volume. Programs see by it where to look for packages that come while they
+    /// run.
+    pub(super) async fn begin(
+        &self,
+        engine: &DockerEngine,
+        image: &Image,
+    ) -> Result<(), EngineError> {
+        let make = async || {
+            self.create_volume(engine, Call::Create).await?;
+            let archive = set_archive::empty().map_err(|error| refused(Call::Create, error))?;
+            let helper = Helper::new(engine);
+            let made = async {
+                let mounts = Some(self.mounts(engine));
+                let host = HostConfig { mounts, ..HostConfig::default() };
+                helper.create(&image.digest, NEVER_STARTED, host, Call::Create).await?;
+                let archive = futures_util::stream::iter([Ok(archive)]);
+                helper.upload(paths::PACKAGES, archive, Call::Create).await
+            };
+            let made = made.await;
+            let removed = helper.remove().await;
+            made.and(removed)
+        };
+        self.begun.get_or_try_init(make).await.map(|_| ())
+    }
+
+    async fn create_volume(&self, engine: &DockerEngine, call: Call) -> Result<(), EngineError> {
+        let request = VolumeCreateRequest {
+            name: Some(self.name.clone()),
+            labels: Some(engine.all_labels()),
+            ..VolumeCreateRequest::default()
+        };
+        let created = engine.docker().await?.create_volume(request).await;
+        created.map(drop).map_err(engine.failed(call))
+    }
+
     /// Uploads a set, unless this process has done so.
     pub(super) async fn provide(
         &self,
@@ -88,13 +126,7 @@ impl PackagesVolume {
         if brought.is_some() {
             return Ok(());
         }
-        let failed = engine.failed(Call::Provide);
-        let request = VolumeCreateRequest {
-            name: Some(self.name.clone()),
-            labels: Some(engine.all_labels()),
-            ..VolumeCreateRequest::default()
-        };
-        engine.docker().await?.create_volume(request).await.map_err(&failed)?;
+        self.create_volume(engine, Call::Provide).await?;
         // 122 random bits.
         let folder = uuid::Uuid::new_v4().simple().to_string();
         let helper = Helper::new(engine);

@@ -17,6 +17,9 @@ use tokio::sync::mpsc;
 const PIECE: usize = 256 * 1024;
 const WAITING: usize = 4;
 
+/// Hexadecimal digits of a set's name in the volume that are the time of its folders.
+const TIME_DIGITS: usize = 7;
+
 /// Deepest nesting of folders.
 const MAX_DEPTH: usize = 64;
 
@@ -38,11 +41,14 @@ pub(super) async fn read(
     let size = size.await.map_err(io::Error::other)??;
     let sets = Path::new(paths::PACKAGE_SETS).file_name().unwrap_or(OsStr::new("")).to_owned();
     let folder = Path::new(&sets).join(name);
+    // Python looks into a folder again if its time has changed, as it does if another set takes the place of this one.
+    let time = name.get(..TIME_DIGITS).and_then(|name| u64::from_str_radix(name, 16).ok());
+    let time = time.unwrap_or(0);
     let (sender, mut pieces) = mpsc::channel(WAITING);
     tokio::task::spawn_blocking(move || {
         let mut archive = Builder::new(Pieces { piece: Vec::new(), sender: sender.clone() });
-        let written = append_folder(&mut archive, Path::new(&sets), UNLISTED)
-            .and_then(|()| append(&mut archive, &set, &folder, MAX_DEPTH))
+        let written = append_folder(&mut archive, Path::new(&sets), UNLISTED, 0)
+            .and_then(|()| append(&mut archive, &set, &folder, time, MAX_DEPTH))
             .and_then(|()| archive.into_inner())
             .and_then(|mut pieces| pieces.flush());
         if let Err(error) = written {
@@ -51,6 +57,18 @@ pub(super) async fn read(
         }
     });
     Ok((size, futures_util::stream::poll_fn(move |context| pieces.poll_recv(context))))
+}
+
+/// The folder of all sets as an archive, without any.
+///
+/// # Errors
+///
+/// None that a writer in memory can have.
+pub(super) fn empty() -> io::Result<Bytes> {
+    let mut archive = Builder::new(Vec::new());
+    let sets = Path::new(paths::PACKAGE_SETS).file_name().unwrap_or(OsStr::new(""));
+    append_folder(&mut archive, Path::new(sets), UNLISTED, 0)?;
+    Ok(archive.into_inner()?.into())
 }
 
 fn size(folder: &Path, depth: usize) -> io::Result<u64> {
@@ -72,8 +90,14 @@ fn deeper(depth: usize) -> io::Result<usize> {
 }
 
 /// Appends a folder with everything in it, in the order of the names.
-fn append(archive: &mut Builder<Pieces>, from: &Path, to: &Path, depth: usize) -> io::Result<()> {
-    append_folder(archive, to, 0o755)?;
+fn append(
+    archive: &mut Builder<Pieces>,
+    from: &Path,
+    to: &Path,
+    time: u64,
+    depth: usize,
+) -> io::Result<()> {
+    append_folder(archive, to, 0o755, time)?;
     let entries = fs::read_dir(from)?.collect::<io::Result<Vec<_>>>()?;
     let mut names: Vec<_> = entries.into_iter().map(|entry| entry.file_name()).collect();
     names.sort_unstable();
@@ -82,7 +106,7 @@ fn append(archive: &mut Builder<Pieces>, from: &Path, to: &Path, depth: usize) -
         let metadata = fs::symlink_metadata(&from)?;
         let kind = metadata.file_type();
         if kind.is_dir() {
-            append(archive, &from, &to, deeper(depth)?)?;
+            append(archive, &from, &to, time, deeper(depth)?)?;
         } else if kind.is_symlink() {
             let mut header = header(EntryType::Symlink, 0o777);
             archive.append_link(&mut header, &to, fs::read_link(&from)?)?;
@@ -96,8 +120,15 @@ fn append(archive: &mut Builder<Pieces>, from: &Path, to: &Path, depth: usize) -
     Ok(())
 }
 
-fn append_folder(archive: &mut Builder<Pieces>, to: &Path, mode: u32) -> io::Result<()> {
-    archive.append_data(&mut header(EntryType::Directory, mode), to, io::empty())
+fn append_folder<W: Write>(
+    archive: &mut Builder<W>,
+    to: &Path,
+    mode: u32,
+    time: u64,
+) -> io::Result<()> {
+    let mut header = header(EntryType::Directory, mode);
+    header.set_mtime(time);
+    archive.append_data(&mut header, to, io::empty())
 }
 
 fn append_file(archive: &mut Builder<Pieces>, from: &Path, to: &Path) -> io::Result<()> {

@@ -25,7 +25,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 pub use isolator_runner::wire::session::FOR_PROGRAMS;
-pub use isolator_runner::wire::{CellEnd, CellRun, NoCheckpoint, Occasion, Rewound};
+pub use isolator_runner::wire::{CellEnd, CellRun, NoCheckpoint, Occasion, Rewound, UndoneFiles};
 use isolator_runner::wire::{
     ContextClosed, Interpreter, MAX_PATH, OpenContext, Opened, OutputLimits, WantedFiles, WireError,
 };
@@ -145,6 +145,8 @@ pub struct CellOutcome {
     pub shown_dropped: u32,
     /// Number of cells that were undone: the variables are as before them.
     pub undone: u32,
+    /// The files that were undone with them; `None` if that is none.
+    pub undone_files: Option<UndoneFiles>,
     /// Why there was no checkpoint before the cell, if there was none.
     pub no_checkpoint: Option<NoCheckpoint>,
     /// Number of cells that can be rewound.
@@ -346,7 +348,7 @@ impl Session {
         self.ask(|answer| Command::Cell { request, done, answer }).await
     }
 
-    /// Undoes the last cells of code. Returns the numbers of cells that were undone and that can be undone after that: zero, if
+    /// Undoes the last cells of code. The number of cells that were undone is zero if
     /// there is no checkpoint before the first of them. Dropping the future before its turn has come changes nothing. Later it does
     /// not stop the rewinding: then only `done` is called with the end.
     ///
@@ -357,10 +359,9 @@ impl Session {
         &self,
         cells: u32,
         done: impl FnOnce(&Result<Rewound, SessionError>) + Send + 'static,
-    ) -> Result<(u32, u32), SessionError> {
+    ) -> Result<Rewound, SessionError> {
         let done = Box::new(done);
-        let rewound = self.ask(|answer| Command::Rewind { cells, done, answer }).await?;
-        Ok((rewound.cells, rewound.checkpoints))
+        self.ask(|answer| Command::Rewind { cells, done, answer }).await
     }
 
     /// Lists the files of the workspace. The answer is true if those are all.

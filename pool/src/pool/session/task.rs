@@ -350,6 +350,7 @@ impl Task {
             shown,
             shown_dropped: ended.shown_dropped,
             undone: ended.undone,
+            undone_files: ended.undone_files,
             no_checkpoint: ended.no_checkpoint,
             checkpoints: ended.checkpoints,
             background,

@@ -35,7 +35,8 @@ impl Runner {
                 }
                 Kind::Rewind => {
                     let Rewind { cells } = wire::parse_message(kind, &payload).expect("a rewind");
-                    let rewound = Rewound { cells, checkpoints: 1, is_alive: cells < 5 };
+                    let rewound =
+                        Rewound { cells, files: None, checkpoints: 1, is_alive: cells < 5 };
                     tokio::time::sleep(REWINDS_IN).await;
                     self.send(Kind::Rewound, &rewound).await?;
                     self.write(&wire::header(Kind::Resting, 0)).await?;
@@ -130,6 +131,7 @@ fn ended() -> CellEnded {
         exit: success(),
         end: Some(CellEnd::Ended),
         undone: 0,
+        undone_files: None,
         no_checkpoint: None,
         checkpoints: 1,
         is_alive: true,

@@ -1,0 +1,382 @@
+//! The files of a workspace as they were before earlier cells, so that undoing a cell undoes its files.
+//!
+//! After each answer the runner looks at the workspace, and copies the files that have changed. Before a cell begins, nothing has to
+//! be copied: a mark notes where the cell begins, and what it changes is noted there, with what was there before. The copies are in
+//! the memory of the runner, which counts for the sandbox, so they have a limit, and are given up before checkpoints.
+//!
+//! A program may change everything at any time. So no link is followed, a copy of a file that changed meanwhile is none, and only regular
+//! files, folders and links come back.
+
+mod restore;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ffi::{CString, OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use isolator_runner::wire::UndoneFiles;
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat, openat, readlinkat, statat};
+
+use self::restore::Restored;
+use crate::changes::FOLDER;
+
+/// Most entries of a workspace that are looked at, and the time for it. The next cell waits for it.
+const MAX_ENTRIES: usize = 5_000;
+const MAX_TIME: Duration = Duration::from_millis(500);
+
+/// Deepest nesting of folders; each that is open takes a descriptor.
+const MAX_DEPTH: usize = 32;
+
+/// Most bytes of all copies.
+const MAX_BYTES: u64 = 64 << 20;
+
+/// The part of the memory of a sandbox that copies can have.
+const PART_OF_MEMORY: u64 = 8;
+
+/// How much an entry counts besides its name and its content, in bytes.
+const ENTRY_BYTES: u64 = 256;
+
+/// A regular file, for reading. Non-blocking, in case a pipe has taken its place.
+const FILE: OFlags =
+    OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// The state of an entry by which a change is noticed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Stamp {
+    kind: FileType,
+    mode: u32,
+    inode: u64,
+    size: u64,
+    modified: (i64, u64),
+    changed: (i64, u64),
+}
+
+impl Stamp {
+    fn of(stat: &Stat) -> Self {
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        // Those of a folder change with what is in it.
+        let is_folder = kind == FileType::Directory;
+        let times =
+            |seconds: i64, nanoseconds| if is_folder { (0, 0) } else { (seconds, nanoseconds) };
+        Self {
+            kind,
+            mode: stat.st_mode & 0o7777,
+            inode: stat.st_ino,
+            size: if is_folder { 0 } else { u64::try_from(stat.st_size).unwrap_or(0) },
+            modified: times(stat.st_mtime, stat.st_mtime_nsec),
+            changed: times(stat.st_ctime, stat.st_ctime_nsec),
+        }
+    }
+}
+
+/// What is known of a file, folder or link.
+#[derive(Debug, Clone)]
+struct Entry {
+    stamp: Stamp,
+    /// The content of a file, or the target of a link. `None` if there is no copy.
+    content: Option<Arc<Content>>,
+}
+
+/// A copy. All together have a limit.
+#[derive(Debug)]
+struct Content {
+    bytes: Vec<u8>,
+    weight: u64,
+    total: Arc<AtomicU64>,
+}
+
+impl Drop for Content {
+    fn drop(&mut self) {
+        self.total.fetch_sub(self.weight, Ordering::Relaxed);
+    }
+}
+
+/// The begin of a cell.
+#[derive(Debug)]
+struct Mark {
+    /// The context of the cell, and the number of cells before it there.
+    context: u32,
+    depth: u32,
+    /// How entries were that have changed since, until the next mark. `None`: they were not there.
+    before: BTreeMap<PathBuf, Option<Entry>>,
+    /// Whether all entries were known then and since.
+    is_complete: bool,
+}
+
+/// The versions of the files of a workspace.
+#[derive(Debug)]
+pub(super) struct Versions {
+    workdir: PathBuf,
+    /// The number of marks that are kept; zero if nothing is.
+    most: usize,
+    /// Most bytes of all copies, and how many there are.
+    limit: u64,
+    total: Arc<AtomicU64>,
+    /// The entries at the last look.
+    now: BTreeMap<PathBuf, Entry>,
+    /// Whether that was all of them.
+    is_complete: bool,
+    marks: VecDeque<Mark>,
+    /// Whether the client may have written files since the last look.
+    is_written: bool,
+    /// How much memory new copies can have before it is short, in bytes.
+    room: u64,
+}
+
+impl Default for Versions {
+    /// Of nothing.
+    fn default() -> Self {
+        Self::new(PathBuf::new(), 0, None)
+    }
+}
+
+impl Versions {
+    /// Of a workspace in a sandbox with that memory. Keeps the files before `most` cells.
+    pub(super) fn new(workdir: PathBuf, most: u32, memory: Option<u64>) -> Self {
+        let part = memory.map_or(MAX_BYTES, |memory| memory / PART_OF_MEMORY);
+        Self {
+            workdir,
+            most: usize::try_from(most).unwrap_or(usize::MAX),
+            limit: part.min(MAX_BYTES),
+            total: Arc::default(),
+            now: BTreeMap::new(),
+            is_complete: true,
+            marks: VecDeque::new(),
+            is_written: false,
+            room: 0,
+        }
+    }
+
+    /// Notes that the client writes files which belong to no cell. Undoing a cell leaves them.
+    pub(super) fn note_written(&mut self) {
+        self.is_written = true;
+    }
+
+    /// A cell is about to begin, with the files that come with it.
+    pub(super) fn begin(&mut self, context: u32, depth: u32) {
+        if self.most == 0 {
+            return;
+        }
+        if self.is_written {
+            self.note_changes(true);
+        }
+        let is_complete = self.is_complete;
+        self.marks.push_back(Mark { context, depth, before: BTreeMap::new(), is_complete });
+        while self.marks.len() > self.most {
+            self.marks.pop_front();
+        }
+    }
+
+    /// Notes what has changed. To be called while the sandbox waits for the next cell. `room` is how much memory copies can have before it
+    /// is short, if that is known.
+    pub(super) fn rest(&mut self, room: Option<u64>) {
+        if self.most > 0 {
+            self.room = room.unwrap_or(u64::MAX);
+            self.note_changes(true);
+        }
+    }
+
+    fn note_changes(&mut self, copies: bool) {
+        let is_written = std::mem::take(&mut self.is_written);
+        let changed = self.look(copies);
+        if let Some(mark) = self.marks.back_mut() {
+            mark.is_complete &= self.is_complete;
+        }
+        for (path, before) in changed {
+            if is_written {
+                // It belongs to no cell.
+                for mark in &mut self.marks {
+                    mark.before.remove(&path);
+                }
+            } else if let Some(mark) = self.marks.back_mut() {
+                mark.before.entry(path).or_insert(before);
+            }
+        }
+    }
+
+    /// Gives up all copies. Returns whether there were any.
+    pub(super) fn give_up(&mut self) -> bool {
+        let had_some = self.total.load(Ordering::Relaxed) > 0;
+        self.marks.clear();
+        for entry in self.now.values_mut() {
+            entry.content = None;
+        }
+        had_some
+    }
+
+    /// Puts the files back that were there when a context had done `depth` cells. Says which it could not, and calls `restored` for
+    /// each file that it has written. `None` if it is not known how they were.
+    pub(super) fn undo(
+        &mut self,
+        context: u32,
+        depth: u32,
+        mut restored: impl FnMut(&Path, &File),
+    ) -> Option<UndoneFiles> {
+        let found = self.marks.iter().rposition(|it| (it.context, it.depth) == (context, depth))?;
+        self.is_written = false;
+        self.note_changes(false);
+        let mut wanted = BTreeMap::new();
+        let mut is_complete = true;
+        for mark in self.marks.drain(found..).rev() {
+            is_complete &= mark.is_complete;
+            wanted.extend(mark.before);
+        }
+        let Restored { left, entries } =
+            restore::restore(&self.workdir, &wanted, &self.now, &mut restored);
+        for (path, entry) in entries {
+            match entry {
+                Some(entry) => drop(self.now.insert(path, entry)),
+                None => drop(self.now.remove(&path)),
+            }
+        }
+        Some(UndoneFiles::new(left.iter().map(|path| crate::changes::text(path)), is_complete))
+    }
+
+    /// Looks at the workspace, and `copies` what has changed. Returns that, with what it was at the last look.
+    fn look(&mut self, copies: bool) -> Vec<(PathBuf, Option<Entry>)> {
+        let mut look =
+            Look { found: BTreeMap::new(), until: Instant::now() + MAX_TIME, is_complete: true };
+        match openat(CWD, &self.workdir, FOLDER, Mode::empty()) {
+            Ok(folder) => look.folder(&folder, Path::new(""), 0),
+            Err(_) => look.is_complete = false,
+        }
+        let was_complete = std::mem::replace(&mut self.is_complete, look.is_complete);
+        let mut changed = Vec::new();
+        if look.is_complete {
+            let gone: Vec<_> =
+                self.now.keys().filter(|path| !look.found.contains_key(*path)).cloned().collect();
+            for path in gone {
+                let entry = self.now.remove(&path);
+                changed.push((path, entry));
+            }
+        }
+        for (path, stamp) in look.found {
+            let known = self.now.get(&path).filter(|entry| entry.stamp == stamp);
+            if let Some(known) = known {
+                // There may be room for it now.
+                if copies && known.content.is_none() {
+                    let content = self.copy(&path, &stamp, false);
+                    self.now.insert(path, Entry { stamp, content });
+                }
+                continue;
+            }
+            let content = if copies { self.copy(&path, &stamp, true) } else { None };
+            let before = self.now.insert(path.clone(), Entry { stamp, content });
+            // It may have been there, and was not seen.
+            if before.is_some() || was_complete {
+                changed.push((path, before));
+            }
+        }
+        changed
+    }
+
+    /// A copy of an entry, if there is room for it, or `makes_room` by giving up what was before older cells.
+    fn copy(&mut self, path: &Path, stamp: &Stamp, makes_room: bool) -> Option<Arc<Content>> {
+        let weight = stamp.size + path.as_os_str().len() as u64 + ENTRY_BYTES;
+        let has_content = matches!(stamp.kind, FileType::RegularFile | FileType::Symlink);
+        let has_room = |versions: &Self| {
+            let total = versions.total.load(Ordering::Relaxed);
+            total.saturating_add(weight) <= versions.limit && weight <= versions.room
+        };
+        // Half of the room is for one file at most, or it would leave nothing for the others.
+        let can_have_room = has_content && weight <= self.limit / 2;
+        while makes_room
+            && can_have_room
+            && weight <= self.room
+            && !has_room(self)
+            && self.marks.len() > 1
+        {
+            self.marks.pop_front();
+        }
+        if !can_have_room || !has_room(self) {
+            return None;
+        }
+        let bytes = match stamp.size {
+            0 => Vec::new(),
+            _ => read(&self.workdir, path, stamp).ok()?,
+        };
+        self.total.fetch_add(weight, Ordering::Relaxed);
+        self.room -= weight;
+        Some(Arc::new(Content { bytes, weight, total: Arc::clone(&self.total) }))
+    }
+}
+
+/// The content of a file, or the target of a link, if it is still the one that was seen.
+fn read(workdir: &Path, path: &Path, stamp: &Stamp) -> io::Result<Vec<u8>> {
+    let changed = || io::Error::from(io::ErrorKind::InvalidData);
+    let (folder, name) = parent(workdir, path)?;
+    let bytes = if stamp.kind == FileType::Symlink {
+        readlinkat(&folder, &name, Vec::new())?.into_bytes()
+    } else {
+        let file = File::from(openat(&folder, &name, FILE, Mode::empty())?);
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(usize::try_from(stamp.size).map_err(|_| changed())?)?;
+        file.take(stamp.size + 1).read_to_end(&mut bytes)?;
+        bytes
+    };
+    let after = Stamp::of(&statat(&folder, &name, AtFlags::SYMLINK_NOFOLLOW)?);
+    if after == *stamp && bytes.len() as u64 == stamp.size { Ok(bytes) } else { Err(changed()) }
+}
+
+/// Opens the folder of an entry, without following links. Also returns its name there.
+fn parent(workdir: &Path, path: &Path) -> io::Result<(OwnedFd, OsString)> {
+    let mut folder = openat(CWD, workdir, FOLDER, Mode::empty())?;
+    let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+    for part in path.parent().into_iter().flat_map(Path::components) {
+        folder = openat(&folder, part.as_os_str(), FOLDER, Mode::empty())?;
+    }
+    Ok((folder, name.to_owned()))
+}
+
+/// A look at a workspace.
+struct Look {
+    found: BTreeMap<PathBuf, Stamp>,
+    until: Instant,
+    is_complete: bool,
+}
+
+impl Look {
+    fn folder(&mut self, folder: &OwnedFd, path: &Path, depth: usize) {
+        let Ok(entries) = Dir::read_from(folder) else {
+            self.is_complete = false;
+            return;
+        };
+        for entry in entries {
+            if self.found.len() >= MAX_ENTRIES || Instant::now() >= self.until {
+                self.is_complete = false;
+            }
+            let (Ok(entry), true) = (entry, self.is_complete) else {
+                self.is_complete = false;
+                return;
+            };
+            let name: CString = entry.file_name().to_owned();
+            if matches!(name.to_bytes(), b"." | b"..") {
+                continue;
+            }
+            // It may be gone by now.
+            let Ok(stat) = statat(folder, &name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
+            let stamp = Stamp::of(&stat);
+            let below = path.join(OsStr::from_bytes(name.to_bytes()));
+            self.found.insert(below.clone(), stamp);
+            if stamp.kind == FileType::Directory {
+                match openat(folder, &name, FOLDER, Mode::empty()) {
+                    Ok(folder) if depth < MAX_DEPTH => self.folder(&folder, &below, depth + 1),
+                    _ => self.is_complete = false,
+                }
+            }
+        }
+    }
+}
+
+/// A path from bytes that the kernel has given.
+fn os_string(bytes: &[u8]) -> OsString {
+    OsString::from_vec(bytes.to_vec())
+}

@@ -1,0 +1,173 @@
+//! Puts files back as they were.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{
+    AtFlags, FileType, Mode, OFlags, Timespec, Timestamps, fchmod, futimens, mkdirat, openat,
+    statat, symlinkat, unlinkat,
+};
+
+use super::{Entry, FILE, Stamp, os_string, parent};
+use crate::changes::FOLDER;
+
+/// A file that is written in its place.
+const IN_PLACE: OFlags =
+    OFlags::WRONLY.union(OFlags::NONBLOCK).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// What was put back.
+#[derive(Default)]
+pub(super) struct Restored {
+    /// Those that are not as they were.
+    pub(super) left: Vec<PathBuf>,
+    /// What is known of the others now.
+    pub(super) entries: Vec<(PathBuf, Option<Entry>)>,
+}
+
+/// Puts back what is `wanted`. `None` stands for nothing. `now` is what is there.
+pub(super) fn restore(
+    workdir: &Path,
+    wanted: &BTreeMap<PathBuf, Option<Entry>>,
+    now: &BTreeMap<PathBuf, Entry>,
+    restored: &mut impl FnMut(&Path, &File),
+) -> Restored {
+    let mut done = Restored::default();
+    let mut note = |path: &Path, result: io::Result<Option<Entry>>| match result {
+        Ok(entry) => done.entries.push((path.to_owned(), entry)),
+        Err(_) => done.left.push(path.to_owned()),
+    };
+    // What is in a folder comes after it, so the other way round a folder is empty when its turn comes.
+    for (path, entry) in wanted.iter().rev() {
+        let there = now.get(path).map(|entry| entry.stamp.kind);
+        match entry {
+            None if there.is_some() => note(path, remove(workdir, path).map(|()| None)),
+            // Another kind of entry has to make room.
+            Some(entry) if there.is_some_and(|kind| kind != entry.stamp.kind) => {
+                // If that can't be done, it is noted below.
+                let _ = remove(workdir, path);
+            }
+            _ => {}
+        }
+    }
+    for (path, entry) in wanted {
+        let Some(entry) = entry else { continue };
+        let there = now.get(path).filter(|it| it.stamp.kind == entry.stamp.kind);
+        if there.is_some_and(|it| it.stamp == entry.stamp) {
+            continue;
+        }
+        let put = put(workdir, path, entry, there, restored);
+        note(path, put.map(|stamp| Some(Entry { stamp, content: entry.content.clone() })));
+    }
+    // A folder that can't be written to would not let its entries be written.
+    for (path, entry) in wanted.iter().rev() {
+        if let Some(entry) = entry
+            && entry.stamp.kind == FileType::Directory
+        {
+            let _ = open_folder(workdir, path).and_then(|folder| Ok(fchmod(folder, mode(entry))?));
+        }
+    }
+    done.left.sort_unstable();
+    done.left.dedup();
+    done
+}
+
+fn mode(entry: &Entry) -> Mode {
+    Mode::from_raw_mode(entry.stamp.mode & 0o777)
+}
+
+fn open_folder(workdir: &Path, path: &Path) -> io::Result<OwnedFd> {
+    let (folder, name) = parent(workdir, path)?;
+    Ok(openat(&folder, name, FOLDER, Mode::empty())?)
+}
+
+/// Removes an entry, but no folder with something in it.
+fn remove(workdir: &Path, path: &Path) -> io::Result<()> {
+    let (folder, name) = match parent(workdir, path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        found => found?,
+    };
+    match unlinkat(&folder, &name, AtFlags::empty()) {
+        Err(rustix::io::Errno::ISDIR | rustix::io::Errno::PERM) => {
+            Ok(unlinkat(&folder, &name, AtFlags::REMOVEDIR)?)
+        }
+        Err(rustix::io::Errno::NOENT) => Ok(()),
+        removed => Ok(removed?),
+    }
+}
+
+/// Makes an entry what it was. `there` is one of the same kind. Returns its new state.
+fn put(
+    workdir: &Path,
+    path: &Path,
+    entry: &Entry,
+    there: Option<&Entry>,
+    restored: &mut impl FnMut(&Path, &File),
+) -> io::Result<Stamp> {
+    let (folder, name) = parent(workdir, path)?;
+    let stamp = || Ok(Stamp::of(&statat(&folder, &name, AtFlags::SYMLINK_NOFOLLOW)?));
+    let lost = || io::Error::from(io::ErrorKind::Unsupported);
+    match entry.stamp.kind {
+        FileType::Directory => {
+            if there.is_none() {
+                mkdirat(&folder, &name, Mode::RWXU)?;
+            }
+            // Its own mode comes last.
+            let opened = openat(&folder, &name, FOLDER, Mode::empty())?;
+            fchmod(opened, mode(entry) | Mode::RWXU)?;
+            Ok(Stamp { mode: entry.stamp.mode, ..stamp()? })
+        }
+        FileType::Symlink => {
+            let content = entry.content.as_ref().ok_or_else(lost)?;
+            if there.is_some() {
+                unlinkat(&folder, &name, AtFlags::empty())?;
+            }
+            symlinkat(os_string(&content.bytes), &folder, &name)?;
+            stamp()
+        }
+        FileType::RegularFile => {
+            let same_inode = there.filter(|it| it.stamp.inode == entry.stamp.inode);
+            let is_same = same_inode.is_some_and(|it| {
+                (it.stamp.size, it.stamp.modified) == (entry.stamp.size, entry.stamp.modified)
+            });
+            let file = if is_same && entry.content.is_none() {
+                // Only its mode or its number of names has changed.
+                let file = openat(&folder, &name, FILE, Mode::empty());
+                let file = file.or_else(|_| openat(&folder, &name, IN_PLACE, Mode::empty()))?;
+                File::from(file)
+            } else {
+                let content = entry.content.as_ref().ok_or_else(lost)?;
+                // A process that has it open goes on with it, so it stays the same file if it is.
+                let opened =
+                    same_inode.and_then(|_| openat(&folder, &name, IN_PLACE, Mode::empty()).ok());
+                let mut file = match opened.map(File::from) {
+                    Some(file) if file.metadata()?.is_file() => {
+                        file.set_len(0)?;
+                        file
+                    }
+                    _ => {
+                        if there.is_some() {
+                            unlinkat(&folder, &name, AtFlags::empty())?;
+                        }
+                        let flags = IN_PLACE | OFlags::CREATE | OFlags::EXCL;
+                        File::from(openat(&folder, &name, flags, Mode::RUSR | Mode::WUSR)?)
+                    }
+                };
+                file.write_all(&content.bytes)?;
+                let (tv_sec, tv_nsec) = entry.stamp.modified;
+                let time = Timespec { tv_sec, tv_nsec: tv_nsec.try_into().unwrap_or(0) };
+                futimens(&file, &Timestamps { last_access: time, last_modification: time })?;
+                file
+            };
+            if file.metadata()?.is_file() {
+                fchmod(file.as_fd(), mode(entry))?;
+            }
+            restored(path, &file);
+            stamp()
+        }
+        // A pipe or a socket is of use only with the processes that have it open.
+        _ => Err(lost()),
+    }
+}

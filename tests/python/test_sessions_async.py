@@ -1,0 +1,60 @@
+"""The event loop of a Python session, in a sandbox: between cells, during commands, frozen, undone."""
+
+import time
+
+import pytest
+from session_calls import Tools, opened
+
+SERVER = """
+import asyncio
+async def answer(reader, writer):
+    await reader.readline()
+    writer.write(b"HTTP/1.0 200 OK\\r\\n\\r\\nfrom the cell")
+    writer.close()
+server = await asyncio.start_server(answer, "127.0.0.1", 8000)
+"""
+ASK = """python3 -c 'import urllib.request as u; print(u.urlopen("http://127.0.0.1:8000").read().decode())'"""
+BUSY = "x = 2\nimport asyncio, time\nasync def busy():\n    await asyncio.sleep(0)\n    await asyncio.sleep(0.2)\n    {0}\nt = asyncio.create_task(busy())"
+
+
+@pytest.fixture
+async def tools(server):
+    return await Tools.of(server.client)
+
+
+async def test_a_server_of_a_cell_serves_commands_and_goes_on_after_it_was_frozen(tools):
+    async with opened(tools) as session:
+        await session.cell(SERVER)
+        assert (await session.command(ASK))["stdout"] == "from the cell\n"
+        await session.is_frozen()
+        assert (await session.command(ASK))["stdout"] == "from the cell\n"
+        data = await session.cell("server.close()\nwhile True: pass", "timeout", timeout="1s")
+        assert data["undone"], data
+        assert (await session.command(ASK))["stdout"] == "from the cell\n"
+
+
+async def test_tasks_print_between_cells_and_after_an_undo(tools):
+    async with opened(tools) as session:
+        await session.cell("import asyncio\nasync def late():\n    await asyncio.sleep(0.1)\n    print('late')\nt = asyncio.create_task(late())")
+        assert (await session.command("sleep 0.4"))["background_output"] == "late\n"
+        await session.cell("t = asyncio.create_task(late())")
+        await session.cell("1")
+        assert (await session.rewind(1))["undone_cells"] == 1
+        assert (await session.command("sleep 0.4"))["background_output"] == "late\n"
+
+
+async def test_a_task_that_keeps_the_next_cell_from_beginning_is_interrupted_or_undone(tools):
+    async with opened(tools) as session:
+        await session.cell("x = 1")
+        await session.cell(BUSY.format("time.sleep(60)"))
+        await session.command("sleep 0.5")
+        began = time.monotonic()
+        data = await session.cell("x")
+        assert data["result"] == "2" and time.monotonic() - began < 10
+        assert "A task that kept the next cell from beginning was interrupted." in data["background_output"], data
+        code = "\n    while True:\n        try:\n            while True: pass\n        except KeyboardInterrupt: pass\n"
+        await session.cell(BUSY.format(code).replace("x = 2", "x = 3"))
+        await session.command("sleep 0.5")
+        data = await session.cell("x", "error")
+        assert data["undone"] and "the cell did not run" in data["message"], data
+        assert await session.value("x") == "2"
