@@ -121,7 +121,10 @@ fn runner_says() -> Seeds {
             "install",
             with([0x05, 3, 0])
                 .sign(Kind::Started)
-                .bytes(Kind::Install, b"\0\0\0\x01{\"language\": \"python\", \"requirements\": [\"a\"]}")
+                .bytes(
+                    Kind::Install,
+                    b"\0\0\0\x01{\"language\": \"python\", \"requirements\": [\"a\"]}",
+                )
                 .bytes(Kind::Install, b"\0\0\0\x02{}")
                 .bytes(Kind::InstallEnded, b"\0\0\0\x02")
                 .say(Kind::Exit, &exit)

@@ -213,10 +213,9 @@ impl Guard {
         let read = |path: &Option<PathBuf>| path.clone().map(Tokens::read).transpose();
         let metrics = read(&config.admin.metrics_tokens).context("admin.metricsTokens")?;
         match read(&config.admin.tokens).context("admin.tokens")? {
-            Some(operators) => Ok(Self::Tokens {
-                operators: Box::new(operators),
-                metrics: metrics.map(Box::new),
-            }),
+            Some(operators) => {
+                Ok(Self::Tokens { operators: Box::new(operators), metrics: metrics.map(Box::new) })
+            }
             None if bound.is_loopback() => Ok(Self::ThisMachine(bound)),
             None => bail!("admin.tokens is required, because other machines can reach {bound}"),
         }
