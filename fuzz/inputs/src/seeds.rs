@@ -158,8 +158,12 @@ fn runner_says() -> Seeds {
 }
 
 fn session_says() -> Seeds {
-    let opened =
-        Opened { version: Some("3.13.5".to_owned()), preloaded: true, memory: Some(20 << 20) };
+    let opened = Opened {
+        version: Some("3.13.5".to_owned()),
+        preloaded: true,
+        memory: Some(20 << 20),
+        not_ready: None,
+    };
     let with = |knobs: [u8; KNOBS]| {
         Stream(knobs.to_vec())
             .say(Kind::Ready, &Ready { version: VERSION })
@@ -170,6 +174,7 @@ fn session_says() -> Seeds {
         exit: exit(),
         end: Some(CellEnd::Raised),
         undone: 0,
+        undone_files: None,
         no_checkpoint: Some(NoCheckpoint::Threads),
         checkpoints: 2,
         is_alive: true,
@@ -203,7 +208,7 @@ fn session_says() -> Seeds {
             .say(Kind::Failed, &failed)
             .sign(Kind::Resting)
     };
-    let rewound = Rewound { cells: 1, checkpoints: 1, is_alive: true };
+    let rewound = Rewound { cells: 1, files: None, checkpoints: 1, is_alive: true };
     vec![
         (
             "success",

@@ -6,6 +6,7 @@
 
 pub mod agent;
 mod between;
+mod coming;
 mod contexts;
 mod done;
 mod end;
@@ -43,10 +44,11 @@ use crate::run::outcome::{ChangedFile, Outcome};
 use crate::run::output::Watch;
 use crate::run::workspace::Workspace;
 
+pub(crate) use self::coming::ComingKernel;
 pub use self::done::Done;
 pub use self::end::{EndReason, LossError, ProgramEnd};
 pub use self::files::FileReadError;
-pub(crate) use self::opening::{ComingKernel, begin, open};
+pub(crate) use self::opening::{begin, open};
 pub use self::output::ShownWatch;
 pub use self::usage::UsageSample;
 use self::waits::{MAX_WAITING, Waits};

@@ -2,31 +2,26 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
-use isolator_runner::wire::{self, Failed, FailedCause, Kernel, Kind, Opened, Wanted, WireError};
+use isolator_runner::wire::{self, Failed, FailedCause, Kernel, Kind, Opened, Wanted};
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
-use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::agent::Hub;
+use super::coming::{ComingKernel, OPEN_TIMEOUT, take_opened};
 use super::task::{FREEZE_AFTER, Held, Task};
-use super::usage::{OtherMessages, Samples};
+use super::usage::Samples;
 use super::words::interpreter_of;
 use super::{EndReason, LossError, OpenedSession, Session, SessionError, SessionRequest, State};
 use crate::pool::Shared;
 use crate::pool::admission::Admitted;
 use crate::quote::said;
 use crate::run::Prepared;
-use crate::run::exchange::{ExchangeError, Place, RunnerReport, Step, exchange, message};
+use crate::run::exchange::{Place, RunnerReport, exchange, message};
 use crate::run::installs::Installs;
-use crate::sandbox::connection::ConnectionError;
 use crate::sandbox::{Armed, KernelFork, Sandbox};
-
-/// Longest time for a kernel to get ready: longer than the runner allows it.
-const OPEN_TIMEOUT: Duration = Duration::from_secs(25);
 
 /// Makes a session of a sandbox that can take a job.
 ///
@@ -67,41 +62,6 @@ pub(crate) async fn open(
             Err(SessionError::Ended(EndReason::lost(LossError::NotBound(said(&message)))))
         }
         RunnerReport::Failed(failed) => Err(SessionError::Command(said(&failed.message))),
-    }
-}
-
-fn take_opened(kind: Kind, payload: &[u8]) -> Result<Step<RunnerReport<Opened>>, WireError> {
-    let report = RunnerReport::<Opened>::read(Kind::Opened, kind, payload)?;
-    report.map(Step::Last).ok_or(WireError::Unexpected(kind))
-}
-
-/// A kernel that is being forked into the sandbox of a session, which is open already.
-pub(crate) struct ComingKernel(JoinHandle<bool>);
-
-impl ComingKernel {
-    /// Waits for it, and tells the runner, which then has a kernel: this one, or another if it does not come. Returns the memory of the
-    /// sandbox.
-    pub(super) async fn arrive(
-        self,
-        sandbox: &mut Sandbox<Armed>,
-        others: &OtherMessages<'_>,
-    ) -> Result<Option<u64>, EndReason> {
-        let comes = self.0.await.unwrap_or_default();
-        let lost = |error: ExchangeError| EndReason::lost(error);
-        let message = message(Kind::KernelFork, &wire::KernelFork { comes });
-        let message = message.map_err(|error| lost(ConnectionError::from(error).into()))?;
-        let place = Place::InSession(others, None);
-        match exchange(sandbox, message, OPEN_TIMEOUT, place, take_opened).await.map_err(lost)? {
-            RunnerReport::Done(opened) => {
-                if let Some(why) = &opened.not_ready {
-                    sandbox.kernel_not_ready(why);
-                }
-                Ok(opened.memory)
-            }
-            RunnerReport::Failed(failed) => {
-                Err(EndReason::lost(LossError::NoKernel(said(&failed.message))))
-            }
-        }
     }
 }
 

@@ -13,8 +13,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::agent::Hub;
+use super::coming::ComingKernel;
 use super::done::Begun;
-use super::opening::ComingKernel;
 use super::output::CellOutput;
 use super::usage::OtherMessages;
 use super::words::from_failed;

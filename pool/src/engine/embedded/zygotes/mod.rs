@@ -7,7 +7,7 @@ mod slots;
 mod submodules;
 mod template;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::{Arc, Mutex, Weak};
@@ -30,7 +30,7 @@ use super::launcher_client::LauncherClient;
 use super::layout::IMAGES;
 use super::live::Live;
 use super::{EmbeddedEngine, refused, spec};
-use crate::engine::preload::{AwaitedFork, Fork, Forked, Imported, Imports};
+use crate::engine::preload::{AwaitedFork, Fork, Forked, Imported};
 use crate::engine::{Call, EngineError, Image, SandboxName, SandboxSpec};
 use crate::lock::lock;
 
@@ -126,24 +126,6 @@ impl Templates {
         slot.map(|(_, slot)| Arc::clone(&lock(&slot.state).known)).unwrap_or_default()
     }
 
-    /// The modules that a program imports, sorted, also those that it imports from others.
-    fn named(
-        &self,
-        plain: &TemplateKey,
-        known: &TemplateModules,
-        imports: &Imports,
-    ) -> Vec<String> {
-        let content = plain.content();
-        let set = plain.packages.as_ref().and_then(|bound| bound.set.upgrade());
-        let places = set.filter(|_| !imports.parts.is_empty()).map(|set| submodules::places(&set));
-        let places = places.unwrap_or_default();
-        let mut submodules = lock(&self.submodules);
-        let is_module =
-            |part: &&String| submodules.is_module(&content, &plain.root, &places, known, part);
-        let parts = imports.parts.iter().filter(is_module);
-        imports.modules.iter().chain(parts).cloned().collect::<BTreeSet<_>>().into_iter().collect()
-    }
-
     /// The imports of a program that the plain template does not have, with their costs. Empty if together they are not worth a
     /// fork.
     fn costly<'n>(
@@ -165,7 +147,7 @@ impl Templates {
     /// fork.
     fn best(&self, plain: &TemplateKey, fork: &AwaitedFork) -> Option<(TemplateKey, Arc<Slot>)> {
         let known = self.known(plain);
-        let named = self.named(plain, &known, &fork.imports);
+        let named = lock(&self.submodules).named(plain, &known, &fork.imports);
         let costly = self.costly(plain, &known, &named);
         let saves = |key: &TemplateKey| {
             sum(key.modules.iter().filter_map(|module| costly.get(module.as_str())))
@@ -196,7 +178,7 @@ impl Templates {
     ) -> Option<(TemplateKey, Arc<Slot>, OwnedSemaphorePermit)> {
         let Imported { client, imports, cpu, .. } = imported;
         let known = self.known(plain);
-        let named = &self.named(plain, &known, imports);
+        let named = &lock(&self.submodules).named(plain, &known, imports);
         if self.costly(plain, &known, named).is_empty() {
             return None;
         }

@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::imports::TemplateModules;
-use super::template::{Template, TemplateError};
+use super::template::{SharedTemplate, Template, TemplateError};
 use crate::engine::SandboxSpec;
 use crate::engine::embedded::launcher_client::LauncherClient;
 use crate::engine::embedded::live::BoundSet;
@@ -115,9 +115,6 @@ pub(super) struct Slot {
     /// Wakes the requests that wait for the first one.
     pub(super) made: watch::Sender<()>,
 }
-
-/// A running template; the holder of the lock forks it.
-pub(super) type SharedTemplate = Arc<tokio::sync::Mutex<Template>>;
 
 pub(super) struct SlotState {
     pub(super) running: Option<SharedTemplate>,

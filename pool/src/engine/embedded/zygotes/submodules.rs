@@ -3,12 +3,14 @@
 //!
 //! It is looked up in the image, and not tried, because programs import many names and a template is made for modules.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags, ResolveFlags, open, openat2};
 
 use super::imports::TemplateModules;
+use super::slots::TemplateKey;
+use crate::engine::preload::Imports;
 use crate::packages::PackageSet;
 
 /// Maximum number of answers that are remembered, of all images. Then all are forgotten and looked up again.
@@ -68,6 +70,25 @@ pub(super) fn places(set: &PackageSet) -> Vec<PathBuf> {
     let versions = std::fs::read_dir(set.folder.join("lib")).into_iter().flatten().flatten();
     let places = versions.map(|version| version.path().join("site-packages"));
     places.filter(|place| place.is_dir()).collect()
+}
+
+impl Submodules {
+    /// The modules that a program imports, sorted, also those that it imports from others.
+    pub(super) fn named(
+        &mut self,
+        plain: &TemplateKey,
+        known: &TemplateModules,
+        imports: &Imports,
+    ) -> Vec<String> {
+        let content = plain.content();
+        let set = plain.packages.as_ref().and_then(|bound| bound.set.upgrade());
+        let places = set.filter(|_| !imports.parts.is_empty()).map(|set| places(&set));
+        let places = places.unwrap_or_default();
+        let is_module =
+            |part: &&String| self.is_module(&content, &plain.root, &places, known, part);
+        let parts = imports.parts.iter().filter(is_module);
+        imports.modules.iter().chain(parts).cloned().collect::<BTreeSet<_>>().into_iter().collect()
+    }
 }
 
 #[cfg(test)]

@@ -24,7 +24,6 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use super::imports::{Ready, TemplateModules};
-use super::slots::SharedTemplate;
 use crate::engine::EngineError;
 use crate::engine::embedded::cgroups::Cgroup;
 use crate::engine::embedded::launcher_client::SandboxHandles;
@@ -51,6 +50,9 @@ pub(super) struct Bounds {
     /// Whether its modules are only a guess at what programs will import.
     pub(super) is_learned: bool,
 }
+
+/// A running template; the holder of the lock forks it.
+pub(super) type SharedTemplate = Arc<tokio::sync::Mutex<Template>>;
 
 /// A running template.
 pub(super) struct Template {
