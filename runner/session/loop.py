@@ -113,8 +113,11 @@ class Loop:
             for _ in range(_TURNS_AT_END):
                 if not loop._ready:
                     break
-                loop.call_soon(loop.stop)
-                loop.run_forever()
+                stop = loop.call_soon(loop.stop)
+                try:
+                    loop.run_forever()
+                finally:
+                    stop.cancel()
         except Exception as error:
             self._is_broken = True
             self._tell(error)
@@ -125,8 +128,9 @@ class Loop:
         """Turns the loop until the runner says something, if there is anything that can happen in it. Begins after that time."""
         if self._loop is None or not self._has_work() or self._channel.wait(seconds):
             return
-        failures = 0
-        before = _signals.replace(self._interrupt_between)
+        # Each access makes another one, and it is compared below.
+        failures, between = 0, self._interrupt_between
+        before = _signals.replace(between)
         try:
             while failures < _MOST_FAILURES and not self._channel.has_message():
                 failure = _guarded(self._turn)
@@ -138,8 +142,7 @@ class Loop:
                         break
         finally:
             after = _signals.replace(before)
-            if after is not self._interrupt_between:
-                # A task has set another handler.
+            if after is not between:  # A task has set another handler.
                 _signals.replace(after)
 
     def _turn(self):

@@ -251,6 +251,30 @@ def test_a_fork_in_a_task_takes_no_messages_of_the_session(runner):
     assert ended(runner.run("1", checkpoint=True)).text == "1"
 
 
+HANDLERS = {"usual": "", "own": "import signal\ndef own(*_):\n    raise KeyboardInterrupt\nsignal.signal(2, own);"}
+
+
+@pytest.mark.parametrize("handler", HANDLERS.values(), ids=HANDLERS)
+def test_an_interrupt_reaches_a_cell_after_the_loop_has_turned(runner, tmp_path, handler):
+    ended(runner.run(handler))
+    ended(runner.run("import asyncio, time\nasync def tick():\n    while True:\n        await asyncio.sleep(0.01); open('turned', 'w')"))
+    ended(runner.run("ticks = asyncio.create_task(tick())"))
+    wait_for(tmp_path / "turned")
+    finish = runner.start("open('began', 'w').close()\ntime.sleep(60)")
+    wait_for(tmp_path / "began")
+    runner.interrupt()
+    cell = finish()
+    assert (cell.how, "in own" in cell.err) == ("interrupted", bool(handler))
+
+
+@pytest.mark.parametrize("end", ["raise SystemExit(4)", "raise KeyboardInterrupt"])
+def test_a_task_that_ends_a_cell_does_not_stop_the_loop_of_the_next(runner, end):
+    code = f"import asyncio\nasync def bad():\n    {end}\nasync def good():\n    await asyncio.sleep(0)\n"
+    cell = runner.run(code + "tasks = [asyncio.create_task(bad()), asyncio.create_task(good())]")
+    assert cell.how in ("exited", "interrupted")
+    assert ended(runner.run("asyncio.get_event_loop().run_until_complete(asyncio.sleep(0.02, 5))")).text == "5"
+
+
 def test_a_task_that_keeps_the_next_cell_from_beginning_is_interrupted(runner, tmp_path):
     code = "import asyncio, time\nasync def busy():\n    await asyncio.sleep(0.01)\n    open('busy', 'w').close()\n    {0}\n"
     code += "other = asyncio.create_task(asyncio.sleep(0.02, 5))\nbusy_task = asyncio.create_task(busy())"
