@@ -287,6 +287,14 @@ class InteractiveShell(_Base):
         """What is awaited runs in the loop of the session, which `run_code` starts."""
         return False
 
+    def run_cell(self, *arguments, **options):
+        result = super().run_cell(*arguments, **options)
+        error = result.error_before_exec or result.error_in_exec
+        if self._depth and isinstance(error, KeyboardInterrupt):
+            # A cell in a cell was interrupted, which ends both.
+            raise error
+        return result
+
     async def run_code(self, code_obj, result=None, *, async_=False):
         __tracebackhide__ = "__ipython_bottom__"
         self.has_begun = True
@@ -299,6 +307,8 @@ class InteractiveShell(_Base):
                 with loop.around():
                     exec(code_obj, self.user_global_ns, self.user_ns)
         except BaseException as error:
+            if self._depth > 1 and isinstance(error, KeyboardInterrupt):
+                raise
             self._ends_cell = self._depth == 1
             if result is not None:
                 result.error_in_exec = error
@@ -318,6 +328,9 @@ class InteractiveShell(_Base):
         except ValueError:
             print("No traceback available to show.", file=sys.stderr)
             return
+        if isinstance(error, KeyboardInterrupt) and self._depth and not self._ends_cell and _is_of_ipython(sys._getframe(1)):
+            # What a magic runs was interrupted. IPython would go on with the rest of the cell.
+            raise error.with_traceback(trace)
         error.__traceback__ = trace
         _tracebacks["leave_out_own"](error)
         trace = error.__traceback__
@@ -443,6 +456,10 @@ class InteractiveShell(_Base):
         if pending:
             self._session.flush()
             self._session.complain(pending[1])
+
+
+def _is_of_ipython(frame):
+    return str(frame.f_globals.get("__name__")).startswith("IPython.")
 
 
 def _print_page(shell, text, start=0, screen_lines=0):

@@ -327,6 +327,19 @@ def test_an_interrupt_ends_the_cell(runner, tmp_path, code, checkpoint):
     assert ended(runner.run("x")).text == "2"
 
 
+@pytest.mark.parametrize("code", ["%run nap.py", "get_ipython().run_cell(nap)", "get_ipython().run_cell_magic('capture', '', nap)"])
+def test_an_interrupt_of_a_magic_ends_the_whole_cell(runner, tmp_path, code):
+    ended(runner.run("nap = \"open('began', 'w').close()\\nimport time; time.sleep(60)\"; open('nap.py', 'w').write(nap);"))
+    finish = runner.start(f"{code}\nprint('went on')")
+    wait_for(tmp_path / "began")
+    runner.interrupt()
+    cell = finish()
+    assert (cell.how, cell.out, cell.err.count("\nKeyboardInterrupt")) == ("interrupted", "", 1)
+    # What the client itself handles is no end.
+    handled = "try:\n    raise KeyboardInterrupt\nexcept KeyboardInterrupt:\n    get_ipython().showtraceback()\n1"
+    assert ended(runner.run(handled)).text == "1"
+
+
 def test_an_interrupt_between_cells_does_nothing(runner):
     runner.run("x = 1\nimport signal")
     for _ in range(5):
