@@ -48,6 +48,8 @@ struct Client {
     socket: UnixStream,
     state: State,
     unsent: Vec<u8>,
+    /// It can't be written to anymore. The poll does not say so if only its end for reading is closed.
+    is_broken: bool,
 }
 
 enum State {
@@ -139,7 +141,12 @@ impl Installs {
             }
             let until = Instant::now() + CLIENT_TIMEOUT;
             let state = State::Asks { received: Vec::new(), is_too_long: false, until };
-            self.clients.push(Client { socket: socket.into(), state, unsent: Vec::new() });
+            self.clients.push(Client {
+                socket: socket.into(),
+                state,
+                unsent: Vec::new(),
+                is_broken: false,
+            });
         }
     }
 
@@ -226,8 +233,12 @@ impl Client {
         while !self.unsent.is_empty() {
             match self.socket.write(&self.unsent) {
                 Ok(count) => drop(self.unsent.drain(..count)),
-                // An error means that it is gone, which is noticed below.
-                Err(_) => return,
+                Err(error) if would_block(&error) => return,
+                Err(_) => {
+                    self.unsent.clear();
+                    self.is_broken = true;
+                    return;
+                }
             }
         }
     }
@@ -241,7 +252,7 @@ impl Client {
         };
         let mut fds = [PollFd::new(&self.socket, PollFlags::empty())];
         let is_gone = poll::wait(&mut fds, Duration::ZERO).unwrap_or(true);
-        !is_late && !is_gone
+        !is_late && !is_gone && !self.is_broken
     }
 }
 

@@ -23,6 +23,10 @@ const MAX_NAME: usize = 1024;
 /// Files of one call that arrive in pieces and are listed.
 const MAX_RECEIVED: usize = 1000;
 
+/// Packages that a program asks for and that are listed, and the longest text of one, in bytes. Programs can ask for anything, and often.
+const MAX_ASKED: usize = 10;
+const MAX_ASKED_TEXT: usize = 300;
+
 /// The name of the input of a process among the files.
 const INPUT: &str = "input";
 
@@ -73,6 +77,9 @@ struct Line {
     signal: Option<i32>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     packages: Vec<String>,
+    /// The number of packages that are not listed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    more_packages: Option<usize>,
     /// The hash of the set of all of them.
     #[serde(skip_serializing_if = "Option::is_none")]
     package_set: Option<String>,
@@ -281,13 +288,16 @@ impl Note {
     pub(crate) fn packages(&mut self, asked: &[String], set: &str) {
         let Some(begun) = &mut self.0 else { return };
         begun.line.packages = asked.iter().map(|package| name(package)).collect();
+        begun.line.more_packages = None;
         begun.line.package_set = Some(set.to_owned());
     }
 
-    /// The packages that a program asks for, which it may not get.
+    /// The packages that a program asks for, which it may not get. Only some are listed.
     pub(crate) fn asked_for(&mut self, packages: &[String]) {
         let Some(begun) = &mut self.0 else { return };
-        begun.line.packages = packages.iter().take(MAX_RECEIVED).map(|it| name(it)).collect();
+        let short = |text: &String| text[..text.floor_char_boundary(MAX_ASKED_TEXT)].to_owned();
+        begun.line.packages = packages.iter().take(MAX_ASKED).map(short).collect();
+        begun.line.more_packages = packages.len().checked_sub(MAX_ASKED).filter(|more| *more > 0);
     }
 
     /// The limits of the program.

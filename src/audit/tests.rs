@@ -63,6 +63,31 @@ async fn a_line_describes_the_run_without_its_code() {
 }
 
 #[tokio::test]
+async fn the_packages_that_a_program_asks_for_fill_no_log() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = config(folder.path());
+    let audit = Audit::open(&config).unwrap();
+    let asked = vec!["\u{202e}é".repeat(20_000); 1000];
+    audit.begin(&client(), "install").asked_for(&asked);
+    let mut got = audit.begin(&client(), "install");
+    got.asked_for(&asked);
+    got.packages(&["humanize".to_owned()], "abc");
+    drop(got);
+    audit.close().await;
+    assert!(fs::metadata(&config.path).unwrap().len() < 16 << 10);
+    let [refused, got] = lines(&config.path).try_into().unwrap();
+    assert_eq!(
+        (refused["packages"].as_array().unwrap().len(), &refused["more_packages"]),
+        (10, &990.into())
+    );
+    assert!(refused["packages"][9].as_str().unwrap().len() <= 300, "{refused}");
+    assert_eq!(
+        (&got["packages"], &got["more_packages"]),
+        (&serde_json::json!(["humanize"]), &Value::Null)
+    );
+}
+
+#[tokio::test]
 async fn a_cancelled_call_has_a_line() {
     let folder = tempfile::tempdir().unwrap();
     let config = config(folder.path());

@@ -86,9 +86,9 @@ impl Installer for CallInstaller {
         note.asked_for(&requirements);
         match self.packages.resolve(&language, &requirements, upgrade, say).await {
             Err(error) => {
-                tracing::debug!(%error, "a program got no packages");
+                tracing::info!(%error, "a program got no packages");
                 note.answered("refused");
-                refused(error.kind(), &error.to_string())
+                refused(error.kind(), &error.for_program())
             }
             Ok(Resolved::There(there)) => {
                 note.answered("success");
@@ -110,9 +110,10 @@ impl Installer for CallInstaller {
                         tracing::warn!(%error, "a running sandbox was not given its packages");
                         note.answered("error");
                         packages.refused();
-                        let reason =
-                            format!("the sandbox could not be given the packages: {error}");
-                        refused_line("failed", &reason)
+                        refused_line(
+                            "failed",
+                            "the sandbox could not be given the packages; the log of the server says why",
+                        )
                     }
                 };
                 Found::Set(set, Box::new(bound))

@@ -20,8 +20,8 @@ use crate::sessions::journal::Step;
 use crate::sessions::{InUse, NoSession};
 
 /// The note of a cell that was undone after it had installed something.
-const PACKAGES_STAY: &str =
-    "the packages that the cell has installed are still there: only its variables were undone";
+pub(super) const PACKAGES_STAY: &str =
+    "the installed packages are still there: an undo does not take them back";
 
 impl Calls {
     /// Serves a job. Dropping the future ends the program and removes its sandbox.

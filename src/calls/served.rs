@@ -31,7 +31,7 @@ pub(crate) enum Served {
         /// How many more can be.
         left: u32,
         /// What is not as it was before.
-        note: Option<String>,
+        notes: Vec<String>,
         /// When the session ends if it is not used.
         expires_at: String,
     },

@@ -11,6 +11,7 @@ use isolator_pool::run::outcome::Status;
 use isolator_pool::run::output::Watch;
 
 use super::replay::to_run_again;
+use super::serve::PACKAGES_STAY;
 use super::served::{Opened, Replayed, Served};
 use super::{Call, CallError, Calls};
 use crate::audit::Note;
@@ -222,9 +223,12 @@ impl Calls {
             let message = no_such_checkpoint(session, cells, left);
             return Err(InvalidArgument::new("cells", message).into());
         }
-        let note = (!files.as_ref().is_some_and(UndoneFiles::is_all))
+        let state = (!files.as_ref().is_some_and(UndoneFiles::is_all))
             .then(|| state_after(undone, files.as_ref()));
-        Ok(Served::Rewound { undone, left, note, expires_at: session.expires_at() })
+        // Which cell has installed them is not noted.
+        let packages = (session.installs() > 0).then(|| PACKAGES_STAY.to_owned());
+        let notes = state.into_iter().chain(packages).collect();
+        Ok(Served::Rewound { undone, left, notes, expires_at: session.expires_at() })
     }
 }
 

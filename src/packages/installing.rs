@@ -122,6 +122,14 @@ impl NotInstalled {
             Self::Refused(refusal) | Self::Kept(refusal, _) => refusal.kind(),
         }
     }
+
+    /// The reason in words for the program, which must not learn of the server's files and tools.
+    pub(crate) fn for_program(&self) -> String {
+        match self {
+            Self::Refused(refusal) => refusal.for_program(),
+            other => other.to_string(),
+        }
+    }
 }
 
 impl SandboxPackages {

@@ -153,6 +153,33 @@ impl Refusal {
         }
     }
 
+    /// The reason in words for a program that has asked for the packages. Errors of the server itself are left out: they name its
+    /// files and tools.
+    pub(crate) fn for_program(&self) -> String {
+        const LOG: &str = "the log of the server says why";
+        match self {
+            Self::Failed { why, .. } if why.is_of_requirements() => self.to_string(),
+            Self::Failed { what, why } => match &**why {
+                BuildError::Unreachable { .. } | BuildError::Forbidden { .. } => {
+                    format!(
+                        "{what} could not be built: the server gets nothing from its index; {LOG}"
+                    )
+                }
+                BuildError::Timeout { after, .. } => {
+                    format!("{what} could not be built in {} s; {LOG}", after.as_secs())
+                }
+                _ => format!("{what} could not be built; {LOG}"),
+            },
+            Self::FailedBefore { first, again, .. } => format!(
+                "{} (it is tried again when it is asked for in {} s or later)",
+                first.for_program(),
+                again.as_secs().max(1)
+            ),
+            Self::Unusable { what, .. } => format!("{what} can't be used; {LOG}"),
+            _ => self.to_string(),
+        }
+    }
+
     /// Whether another try a moment later should fail at once, without asking the index again.
     pub(super) const fn is_remembered(&self) -> bool {
         !matches!(

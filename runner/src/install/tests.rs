@@ -146,3 +146,17 @@ fn a_request_that_is_too_long_or_never_ends_is_answered() {
     assert_eq!(world.turns(), []);
     assert!(heard(&long)[0].contains("\"kind\":\"too_large\""));
 }
+
+#[test]
+fn a_client_that_stops_reading_is_let_go_at_the_next_line() {
+    let mut world = World::new("shut");
+    let client = world.client(b"asks\n");
+    assert_eq!(world.turns(), [(Kind::Install, 1, "asks".to_owned())]);
+    client.shutdown(Shutdown::Read).unwrap();
+    assert!(world.turns().is_empty() && world.installs.clients.len() == 1);
+    world.installs.progress(1, b"half of it");
+    // The poll would come back at once for as long as something waits for it.
+    assert!(world.installs.clients.iter().all(|client| client.unsent.is_empty()));
+    assert_eq!(world.turns(), [(Kind::InstallEnded, 1, String::new())]);
+    assert!(world.installs.clients.is_empty());
+}

@@ -129,7 +129,8 @@ impl Calls {
                 let cells = arguments.cells.and_then(|cells| u32::try_from(cells).ok());
                 let job = Job::Rewind { session, cells: cells.unwrap_or(1) };
                 match self.serve(job, call, note).await? {
-                    Served::Rewound { undone, left, note, .. } => {
+                    Served::Rewound { undone, left, notes, .. } => {
+                        let note = (!notes.is_empty()).then(|| notes.join("; "));
                         Ok(CommandAnswer::Rewound { undone, left, note }.into())
                     }
                     _ => unreachable!("cells are undone"),

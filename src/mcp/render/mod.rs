@@ -86,12 +86,12 @@ impl Renderer<'_> {
                 let data = session::opened(&opened, self.calls.config());
                 Answer::of_data(&data).with_receipt(opened.receipt)
             }
-            Served::Rewound { undone, left, note, expires_at } => {
+            Served::Rewound { undone, left, notes, expires_at } => {
                 let mut data = json!({
                     "undone_cells": undone, "can_rewind": left, "expires_at": expires_at,
                 });
-                if let Some(note) = note {
-                    data["notes"] = json!([note]);
+                if !notes.is_empty() {
+                    data["notes"] = json!(notes);
                 }
                 Answer::of_data(&data)
             }

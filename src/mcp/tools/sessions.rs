@@ -74,7 +74,7 @@ pub(super) fn rewind_session() -> Tool {
     let output = json!({ "type": "object", "properties": {
         "undone_cells": { "type": "integer", "description": "How many cells were undone." },
         "can_rewind": { "type": "integer", "description": "How many more can be." },
-        "notes": { "type": "array", "items": { "type": "string" }, "description": "What is not as before them." },
+        "notes": { "type": "array", "items": { "type": "string" } },
     }});
     let description = "Undoes the last cells of a Python session: variables and the files of the working directory are as before them.";
     tool(ToolName::RewindSession, "Rewind a session", description, [input, output], changing(false))
