@@ -64,11 +64,12 @@ pub(crate) fn state_after(cells: u32, files: Option<&UndoneFiles>) -> String {
         let others =
             if others.is_empty() { String::new() } else { format!("{} and ", others.join(", ")) };
         text.push_str(&format!(
-            ", except for {others}{last}, which are too large to be kept or could not be written"
+            ", except for {others}{last}, which are too large to be kept, could not be written, or may not be the work of \
+             what was undone"
         ));
     }
     if files.has_unknown {
-        text.push_str("; there are too many files to undo all of them");
+        text.push_str("; there are too many files to undo all of them, or they changed while they were listed");
     }
     text
 }

@@ -109,13 +109,13 @@ impl Agents {
         Ok(())
     }
 
-    /// Passes on bytes from and to the agent. Never waits for it.
+    /// Passes on bytes from and to the agent. Never waits for it. Returns whether it has said something: it may have written files.
     ///
     /// # Errors
     ///
     /// When the server's end of the stream is gone.
-    pub(super) fn relay(&mut self, to_server: &mut FrameWriter<File>) -> io::Result<()> {
-        let Some(running) = &mut self.running else { return Ok(()) };
+    pub(super) fn relay(&mut self, to_server: &mut FrameWriter<File>) -> io::Result<bool> {
+        let Some(running) = &mut self.running else { return Ok(false) };
         running.send();
         let has_ended =
             poll::wait(&mut [readable(running.pidfd.as_fd())], Duration::ZERO).unwrap_or(true);
@@ -123,12 +123,16 @@ impl Agents {
         buffer[..NUMBER].copy_from_slice(&self.number.to_be_bytes());
         match running.socket.read(&mut buffer[NUMBER..]) {
             Ok(0) => {}
-            Ok(count) => return to_server.send_bytes(Kind::AgentSaid, &buffer[..NUMBER + count]),
-            Err(error) if would_block(&error) && !has_ended => return Ok(()),
+            Ok(count) => {
+                to_server.send_bytes(Kind::AgentSaid, &buffer[..NUMBER + count])?;
+                return Ok(true);
+            }
+            Err(error) if would_block(&error) && !has_ended => return Ok(false),
             Err(_) => {}
         }
         self.end();
-        self.report(AgentEnd::Ended, to_server)
+        self.report(AgentEnd::Ended, to_server)?;
+        Ok(true)
     }
 
     /// Kills the agent, if it is there. It is reaped with the others.

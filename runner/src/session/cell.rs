@@ -1,5 +1,6 @@
 //! One cell of a session, from its start to its report.
 
+use std::io;
 use std::time::{Duration, Instant};
 
 use isolator_runner::wire::{Cell, CellEnd, CellEnded, CellRun, Exit, Kind, UndoneFiles};
@@ -69,7 +70,7 @@ impl Session<'_> {
             undone += 1;
         }
         let undone_files =
-            if undone > 0 && is_alive { self.undo_files(cell.context) } else { None };
+            if undone > 0 && is_alive { self.undo_files(cell.context)? } else { None };
         // Processes that still hold the cell's pipes print for later cells.
         let pipes = std::mem::take(&mut ended.pipes);
         match &mut self.kernels {
@@ -164,11 +165,19 @@ impl Session<'_> {
     }
 
     /// Puts the files back that were there when a context was in the state in which it is now, after cells were undone.
-    pub(super) fn undo_files(&mut self, context: u32) -> Option<UndoneFiles> {
-        let depth = self.kernels.as_ref()?.current.depth;
+    ///
+    /// # Errors
+    ///
+    /// When the server's end of the stream is gone.
+    pub(super) fn undo_files(&mut self, context: u32) -> io::Result<Option<UndoneFiles>> {
+        let Some(kernels) = &self.kernels else { return Ok(None) };
+        let depth = kernels.current.depth;
+        if self.agents.relay(self.to_server)? {
+            self.versions.note_shared();
+        }
         let Self { versions, listing, .. } = self;
         // They are reported to the client only if it does not know them.
-        versions.undo(context, depth, |path, file| listing.sent(path, file))
+        Ok(versions.undo(context, depth, |path, file| listing.sent(path, file)))
     }
 
     /// How much memory can be used before it is short, in bytes.

@@ -231,6 +231,9 @@ impl Session<'_> {
     /// Prepares for the next cell, and says when that is done. In a sandbox that is frozen meanwhile, the timeouts of this would have passed
     /// when it is thawed.
     fn rest(&mut self) -> io::Result<()> {
+        if self.agents.relay(self.to_server)? {
+            self.versions.note_shared();
+        }
         if let Some(kernels) = &mut self.kernels {
             kernels.prepare();
         }
@@ -248,7 +251,9 @@ impl Session<'_> {
             poll::wait(&mut fds, LOOK_EVERY)?;
             let is_asked = self.installs.is_asked(fds.last());
             self.background.read();
-            self.agents.relay(self.to_server)?;
+            if self.agents.relay(self.to_server)? {
+                self.versions.note_written();
+            }
             self.installs.relay(is_asked, self.to_server)?;
             reap();
         }
@@ -313,7 +318,7 @@ impl Session<'_> {
         self.listen_to_resumed();
         let checkpoints = self.kernels.as_ref().map_or(0, Kernels::checkpoints);
         let (cells, is_alive) = (rewound.unwrap_or(0), rewound.is_some());
-        let files = if cells > 0 { self.undo_files(0) } else { None };
+        let files = if cells > 0 { self.undo_files(0)? } else { None };
         self.to_server.send(Kind::Rewound, &Rewound { cells, files, checkpoints, is_alive })?;
         Ok(is_alive)
     }

@@ -93,7 +93,9 @@ impl Session<'_> {
             }
             self.to_server.flush_if_due()?;
             self.background.read();
-            self.agents.relay(self.to_server)?;
+            if self.agents.relay(self.to_server)? {
+                self.versions.note_shared();
+            }
             self.installs.relay(is_asked, self.to_server)?;
             if let Some(program) = &mut running.program {
                 program.process.stdin.feed(input);
@@ -263,6 +265,7 @@ impl Session<'_> {
                 Some((Kind::Interrupt, _)) => self.interrupt(running),
                 Some((Kind::Cancel, _)) => is_cancelled = true,
                 Some((kind @ (Kind::Agent | Kind::EndAgent), payload)) => {
+                    self.versions.note_shared();
                     self.agent(kind, &payload)?;
                 }
                 Some((Kind::Measure, _)) => self.measure()?,

@@ -7,11 +7,12 @@
 //! A program may change everything at any time. So no link is followed, a copy of a file that changed meanwhile is none, and only regular
 //! files, folders and links come back.
 
+mod moved;
 mod restore;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -20,10 +21,11 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use isolator_runner::wire::UndoneFiles;
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat, openat, readlinkat, statat};
+use rustix::io::Errno;
 
 use self::restore::Restored;
 use crate::changes::FOLDER;
@@ -31,6 +33,12 @@ use crate::changes::FOLDER;
 /// Most entries of a workspace that are looked at, and the time for it. The next cell waits for it.
 const MAX_ENTRIES: usize = 5_000;
 const MAX_TIME: Duration = Duration::from_millis(500);
+
+/// Most looks at a workspace in which entries are replaced meanwhile, until one finds all of them.
+const MAX_LOOKS: usize = 3;
+
+/// How far the clock of files can be behind.
+const CLOCK_STEP: Duration = Duration::from_millis(20);
 
 /// Deepest nesting of folders; each that is open takes a descriptor.
 const MAX_DEPTH: usize = 32;
@@ -105,6 +113,10 @@ struct Mark {
     /// The context of the cell, and the number of cells before it there.
     context: u32,
     depth: u32,
+    /// The time. What has changed since has a later one.
+    began: (i64, u64),
+    /// Whether the client has worked in the sandbox since, so that new files may be the client's.
+    is_shared: bool,
     /// How entries were that have changed since, until the next mark. `None`: they were not there.
     before: BTreeMap<PathBuf, Option<Entry>>,
     /// Whether all entries were known then and since.
@@ -160,6 +172,13 @@ impl Versions {
         self.is_written = true;
     }
 
+    /// Notes that the client works in the sandbox while the newest cell runs, and may write files.
+    pub(super) fn note_shared(&mut self) {
+        if let Some(mark) = self.marks.back_mut() {
+            mark.is_shared = true;
+        }
+    }
+
     /// A cell is about to begin, with the files that come with it.
     pub(super) fn begin(&mut self, context: u32, depth: u32) {
         if self.most == 0 {
@@ -169,7 +188,16 @@ impl Versions {
             self.note_changes(true);
         }
         let is_complete = self.is_complete;
-        self.marks.push_back(Mark { context, depth, before: BTreeMap::new(), is_complete });
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let now = now.saturating_sub(CLOCK_STEP);
+        self.marks.push_back(Mark {
+            context,
+            depth,
+            began: (i64::try_from(now.as_secs()).unwrap_or(0), now.subsec_nanos().into()),
+            is_shared: false,
+            before: BTreeMap::new(),
+            is_complete,
+        });
         while self.marks.len() > self.most {
             self.marks.pop_front();
         }
@@ -214,6 +242,8 @@ impl Versions {
 
     /// Puts the files back that were there when a context had done `depth` cells. Says which it could not, and calls `restored` for
     /// each file that it has written. `None` if it is not known how they were.
+    ///
+    /// Files that cells of other contexts or the client may have written stay.
     pub(super) fn undo(
         &mut self,
         context: u32,
@@ -221,14 +251,28 @@ impl Versions {
         mut restored: impl FnMut(&Path, &File),
     ) -> Option<UndoneFiles> {
         let found = self.marks.iter().rposition(|it| (it.context, it.depth) == (context, depth))?;
-        self.is_written = false;
         self.note_changes(false);
         let mut wanted = BTreeMap::new();
+        let mut kept = BTreeSet::new();
+        let mut others = Vec::new();
         let mut is_complete = true;
-        for mark in self.marks.drain(found..).rev() {
+        for mut mark in self.marks.drain(found..).rev() {
+            if mark.context != context {
+                others.push(mark);
+                continue;
+            }
             is_complete &= mark.is_complete;
-            wanted.extend(mark.before);
+            for (path, before) in std::mem::take(&mut mark.before) {
+                let now = self.now.get(&path).map(|entry| &entry.stamp);
+                let is_others = others.iter().any(|other| other.before.contains_key(&path));
+                if is_others || now.is_some_and(|now| may_be_of_another(&before, now, &mark)) {
+                    kept.insert(path.clone());
+                }
+                wanted.insert(path, before);
+            }
         }
+        self.marks.extend(others.into_iter().rev());
+        wanted.retain(|path, _| !kept.contains(path));
         let Restored { left, entries } =
             restore::restore(&self.workdir, &wanted, &self.now, &mut restored);
         for (path, entry) in entries {
@@ -237,17 +281,17 @@ impl Versions {
                 None => drop(self.now.remove(&path)),
             }
         }
-        Some(UndoneFiles::new(left.iter().map(|path| crate::changes::text(path)), is_complete))
+        if !left.is_empty() {
+            // They may be between the two states. That is the work of no cell.
+            drop(self.look(false));
+        }
+        kept.extend(left);
+        Some(UndoneFiles::new(kept.iter().map(|path| crate::changes::text(path)), is_complete))
     }
 
     /// Looks at the workspace, and `copies` what has changed. Returns that, with what it was at the last look.
     fn look(&mut self, copies: bool) -> Vec<(PathBuf, Option<Entry>)> {
-        let mut look =
-            Look { found: BTreeMap::new(), until: Instant::now() + MAX_TIME, is_complete: true };
-        match openat(CWD, &self.workdir, FOLDER, Mode::empty()) {
-            Ok(folder) => look.folder(&folder, Path::new(""), 0),
-            Err(_) => look.is_complete = false,
-        }
+        let look = Look::at(&self.workdir);
         let was_complete = std::mem::replace(&mut self.is_complete, look.is_complete);
         let mut changed = Vec::new();
         if look.is_complete {
@@ -309,6 +353,15 @@ impl Versions {
     }
 }
 
+/// Whether something that is there `now`, and was not the same `before` a cell, may be another's work than the cell's.
+fn may_be_of_another(before: &Option<Entry>, now: &Stamp, mark: &Mark) -> bool {
+    // It was there, and was not seen.
+    let is_older = before.is_none() && now.kind != FileType::Directory && now.changed < mark.began;
+    // A file that the client writes is new, or takes the place of another.
+    let is_new = before.as_ref().is_none_or(|before| before.stamp.inode != now.inode);
+    is_older || mark.is_shared && is_new
+}
+
 /// The content of a file, or the target of a link, if it is still the one that was seen.
 fn read(workdir: &Path, path: &Path, stamp: &Stamp) -> io::Result<Vec<u8>> {
     let changed = || io::Error::from(io::ErrorKind::InvalidData);
@@ -341,9 +394,33 @@ struct Look {
     found: BTreeMap<PathBuf, Stamp>,
     until: Instant,
     is_complete: bool,
+    /// Whether an entry was gone before it was looked at. Perhaps it has another name now, which was not seen.
+    is_torn: bool,
 }
 
 impl Look {
+    fn at(workdir: &Path) -> Self {
+        let until = Instant::now() + MAX_TIME;
+        let once = || {
+            let found = BTreeMap::new();
+            let mut look = Self { found, until, is_complete: true, is_torn: false };
+            match openat(CWD, workdir, FOLDER, Mode::empty()) {
+                Ok(folder) => look.folder(&folder, Path::new(""), 0),
+                Err(_) => look.is_complete = false,
+            }
+            look
+        };
+        let mut look = once();
+        for _ in 1..MAX_LOOKS {
+            if !look.is_torn || !look.is_complete {
+                break;
+            }
+            look = once();
+        }
+        look.is_complete &= !look.is_torn;
+        look
+    }
+
     fn folder(&mut self, folder: &OwnedFd, path: &Path, depth: usize) {
         let Ok(entries) = Dir::read_from(folder) else {
             self.is_complete = false;
@@ -361,14 +438,17 @@ impl Look {
             if matches!(name.to_bytes(), b"." | b"..") {
                 continue;
             }
-            // It may be gone by now.
-            let Ok(stat) = statat(folder, &name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
+            let Ok(stat) = statat(folder, &name, AtFlags::SYMLINK_NOFOLLOW) else {
+                self.is_torn = true;
+                continue;
+            };
             let stamp = Stamp::of(&stat);
             let below = path.join(OsStr::from_bytes(name.to_bytes()));
             self.found.insert(below.clone(), stamp);
             if stamp.kind == FileType::Directory {
                 match openat(folder, &name, FOLDER, Mode::empty()) {
                     Ok(folder) if depth < MAX_DEPTH => self.folder(&folder, &below, depth + 1),
+                    Err(Errno::NOENT | Errno::NOTDIR) => self.is_torn = true,
                     _ => self.is_complete = false,
                 }
             }

@@ -11,6 +11,7 @@ use rustix::fs::{
     statat, symlinkat, unlinkat,
 };
 
+use super::moved::Moved;
 use super::{Entry, FILE, Stamp, os_string, parent};
 use crate::changes::FOLDER;
 
@@ -35,6 +36,7 @@ pub(super) fn restore(
     restored: &mut impl FnMut(&Path, &File),
 ) -> Restored {
     let mut done = Restored::default();
+    let mut moved = Moved::find(workdir, wanted, now);
     let mut note = |path: &Path, result: io::Result<Option<Entry>>| match result {
         Ok(entry) => done.entries.push((path.to_owned(), entry)),
         Err(_) => done.left.push(path.to_owned()),
@@ -43,6 +45,7 @@ pub(super) fn restore(
     for (path, entry) in wanted.iter().rev() {
         let there = now.get(path).map(|entry| entry.stamp.kind);
         match entry {
+            _ if moved.stays.contains(path) => {}
             None if there.is_some() => note(path, remove(workdir, path).map(|()| None)),
             // Another kind of entry has to make room.
             Some(entry) if there.is_some_and(|kind| kind != entry.stamp.kind) => {
@@ -53,7 +56,20 @@ pub(super) fn restore(
         }
     }
     for (path, entry) in wanted {
+        if moved.stays.contains(path) {
+            note(path, Err(io::ErrorKind::Unsupported.into()));
+            continue;
+        }
         let Some(entry) = entry else { continue };
+        if let Some(origin) = moved.origins.get_mut(path) {
+            let put = origin.put(workdir, path, now.get(path)).and_then(|there| {
+                let is_file = entry.stamp.kind == FileType::RegularFile;
+                let same = Entry { stamp: there, content: None };
+                if is_file { put(workdir, path, entry, Some(&same), restored) } else { Ok(there) }
+            });
+            note(path, put.map(|stamp| Some(Entry { stamp, content: None })));
+            continue;
+        }
         let there = now.get(path).filter(|it| it.stamp.kind == entry.stamp.kind);
         if there.is_some_and(|it| it.stamp == entry.stamp) {
             continue;
@@ -69,6 +85,7 @@ pub(super) fn restore(
             let _ = open_folder(workdir, path).and_then(|folder| Ok(fchmod(folder, mode(entry))?));
         }
     }
+    done.left.extend(moved.put_rest(workdir));
     done.left.sort_unstable();
     done.left.dedup();
     done

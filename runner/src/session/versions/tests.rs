@@ -55,13 +55,7 @@ impl World {
     }
 
     fn names(&self) -> Vec<String> {
-        let mut look =
-            Look { found: BTreeMap::new(), until: Instant::now() + MAX_TIME, is_complete: true };
-        look.folder(
-            &openat(CWD, self.folder.path(), FOLDER, Mode::empty()).unwrap(),
-            Path::new(""),
-            0,
-        );
+        let look = Look::at(self.folder.path());
         look.found.into_keys().map(|path| path.to_str().unwrap().to_owned()).collect()
     }
 }
@@ -282,4 +276,163 @@ fn a_folder_and_a_file_without_rights_come_back_as_they_were() {
     assert_eq!(fs::metadata(world.path("closed/file")).unwrap().mode() & 0o777, 0o444);
     assert_eq!(fs::metadata(world.path("closed")).unwrap().mode() & 0o777, 0o555);
     fs::set_permissions(world.path("closed"), fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+/// A world with files of which there are no copies.
+fn without_copies(names: &[&str]) -> World {
+    let mut world = World::new();
+    world.versions.limit = 0;
+    for name in names {
+        world.write(name, *name);
+    }
+    world.versions.rest(None);
+    world
+}
+
+#[test]
+fn files_without_copies_that_a_cell_has_moved_come_back() {
+    type Does = fn(&dyn Fn(&str) -> PathBuf);
+    let cells: [Does; 8] = [
+        |at| fs::rename(at("big"), at("old")).unwrap(),
+        |at| {
+            fs::create_dir_all(at("archive/deep")).unwrap();
+            fs::rename(at("big"), at("archive/deep/big")).unwrap();
+        },
+        |at| fs::rename(at("folder"), at("renamed")).unwrap(),
+        // Another file has its name.
+        |at| {
+            fs::rename(at("big"), at("old")).unwrap();
+            fs::write(at("big"), "new").unwrap();
+        },
+        |at| {
+            fs::rename(at("big"), at("x")).unwrap();
+            fs::rename(at("folder/inner"), at("big")).unwrap();
+            fs::rename(at("x"), at("folder/inner")).unwrap();
+        },
+        // A folder with the file has its name.
+        |at| {
+            fs::rename(at("big"), at("x")).unwrap();
+            fs::create_dir(at("big")).unwrap();
+            fs::rename(at("x"), at("big/x")).unwrap();
+        },
+        |at| fs::hard_link(at("big"), at("second")).unwrap(),
+        |at| {
+            fs::hard_link(at("big"), at("second")).unwrap();
+            fs::hard_link(at("big"), at("third")).unwrap();
+            fs::remove_file(at("big")).unwrap();
+        },
+    ];
+    for (number, does) in cells.iter().enumerate() {
+        let mut world = without_copies(&["big", "folder/inner"]);
+        world.cell(|world| does(&|name| world.path(name)));
+        world.undo_all(1);
+        assert_eq!(world.names(), ["big", "folder", "folder/inner"], "{number}");
+        assert_eq!(
+            (world.read("big"), world.read("folder/inner")),
+            ("big".into(), "folder/inner".into()),
+            "{number}"
+        );
+    }
+}
+
+#[test]
+fn of_a_file_with_two_names_the_one_that_a_cell_has_removed_comes_back() {
+    let mut world = without_copies(&["big"]);
+    fs::hard_link(world.path("big"), world.path("second")).unwrap();
+    world.cell(|world| fs::remove_file(world.path("big")).unwrap());
+    world.undo_all(1);
+    assert_eq!((world.read("big"), world.read("second")), ("big".into(), "big".into()));
+    let inode = |name| fs::metadata(world.path(name)).unwrap().ino();
+    assert_eq!(inode("big"), inode("second"));
+}
+
+#[test]
+fn a_file_without_a_copy_that_was_moved_and_changed_stays_and_is_named() {
+    let mut world = without_copies(&["big", "other"]);
+    world.cell(|world| {
+        fs::rename(world.path("big"), world.path("old")).unwrap();
+        world.write("old", "changed");
+    });
+    let files = world.undo(1);
+    assert_eq!(files.left, ["big", "old"]);
+    assert_eq!((world.read("old"), world.read("other")), ("changed".into(), "other".into()));
+}
+
+#[test]
+fn cells_of_other_contexts_keep_their_files() {
+    let mut world = World::new();
+    world.write("a", "0");
+    world.write("both", "0");
+    world.cell(|world| {
+        world.write("a", "first");
+        world.write("both", "first");
+        world.write("of-first", "x");
+    });
+    world.versions.rest(None);
+    world.versions.begin(1, 0);
+    world.write("both", "other");
+    world.write("of-other", "x");
+    world.write("later", "other");
+    world.cell(|world| {
+        world.write("a", "second");
+        world.write("later", "second");
+    });
+    let files = world.undo(2);
+    assert_eq!(files.left, ["both"]);
+    assert_eq!(
+        (world.read("a"), world.read("both"), world.read("later")),
+        ("0".into(), "other".into(), "other".into())
+    );
+    assert_eq!(world.names(), ["a", "both", "later", "of-other"]);
+    // The other cell can still be undone.
+    assert!(world.versions.undo(1, 0, |_, _| {}).unwrap().is_all());
+    assert_eq!(world.names(), ["a", "both"]);
+}
+
+#[test]
+fn files_that_the_client_writes_while_a_cell_runs_stay_and_are_named() {
+    let mut world = World::new();
+    world.write("replaced", "old");
+    world.write("changed", "old");
+    world.cell(|world| {
+        world.write("changed", "by the cell");
+        world.write("sent", "x");
+        world.write("sent-too", "the client's");
+        fs::rename(world.path("sent-too"), world.path("replaced")).unwrap();
+    });
+    world.versions.note_shared();
+    let files = world.undo(1);
+    assert_eq!(files.left, ["replaced", "sent"]);
+    assert_eq!(
+        (world.read("replaced"), world.read("sent"), world.read("changed")),
+        ("the client's".into(), "x".into(), "old".into())
+    );
+}
+
+#[test]
+fn files_that_the_client_writes_right_before_an_undo_stay() {
+    let mut world = World::new();
+    world.write("mine", "old");
+    world.cell(|world| world.write("made", "x"));
+    world.versions.rest(None);
+    world.versions.note_written();
+    world.write("mine", "the client's");
+    world.write("sent", "x");
+    world.undo_all(1);
+    assert_eq!(
+        (world.read("mine"), world.names()),
+        ("the client's".into(), vec!["mine".to_owned(), "sent".to_owned()])
+    );
+}
+
+#[test]
+fn a_file_that_is_older_than_a_cell_is_not_taken_for_new() {
+    let mut world = World::new();
+    world.versions.rest(None);
+    world.write("missed", "x");
+    std::thread::sleep(Duration::from_millis(100));
+    world.versions.begin(0, 0);
+    world.write("new", "x");
+    let files = world.versions.undo(0, 0, |_, _| {}).unwrap();
+    assert_eq!((files.left, world.names()), (vec!["missed".to_owned()], vec!["missed".to_owned()]));
 }
