@@ -74,10 +74,11 @@ _guarded, _signals = _channels["guarded"], _channels["signals"]
 
 
 def prepare(main):
-    """Loads what cells need. Returns a session, whose channel is not connected yet."""
+    """Loads what cells need, and does once what first cells do. Returns a session, whose channel is not connected yet."""
     session = _new_session(main)
     for step in _steps(session):
         step()
+    session.cells.rehearse()
     return session
 
 

@@ -14,6 +14,8 @@ _NEEDED = {"IPython", "traitlets", "re", "tokenize", "ast", "codeop", "contextli
 # What differs from one moment to the next.
 _OF_CLASSES = {"_instance", "__dict__", "__weakref__", "__doc__", "__abstractmethods__", "_abc_impl"}
 _ABSENT = object()
+# The cell that is run in a template, and how often.
+_REHEARSAL, _REHEARSALS = "0\n0", 16
 
 
 class Cells:
@@ -46,7 +48,7 @@ class Cells:
             # Otherwise IPython would be loaded a second time, and know no shell.
             self._put_back_modules()
         elif len(sys.modules) != len(self._modules):
-            self._modules = dict(sys.modules)
+            self._note_modules()
         try:
             if _InteractiveShell._instance is not shell or _Base._instance is not shell:
                 self._set_instance(shell)
@@ -104,6 +106,20 @@ class Cells:
             if "_instance" in vars(kind) or kind is _InteractiveShell:
                 kind._instance = shell
 
+    def _note_modules(self):
+        """Keeps modules that came since the last cell. To touch all takes longer after a fork, which has to copy their memory."""
+        kept, modules = self._modules, sys.modules
+        try:
+            for name in reversed(modules):
+                if name in kept:
+                    break
+                kept[name] = modules[name]
+        except (RuntimeError, KeyError):
+            # A thread imports something.
+            pass
+        if len(kept) != len(modules):
+            self._modules = dict(modules)
+
     def _put_back_modules(self):
         for name, module in self._modules.items():
             if name not in sys.modules or name.partition(".")[0] in ("IPython", "traitlets"):
@@ -129,6 +145,33 @@ class Cells:
     def warm_up(self):
         """Prepares memory for the next cell."""
         self._shell.warm_up()
+
+    def rehearse(self):
+        """Runs cells in a template for sessions, and makes the text of an exception. IPython loads some modules only then, and Python
+        adapts its bytecode to what that has met a few times. Everything that the cells leave is removed."""
+        shell, history, hook = self._shell, self._shell.history_manager, self._shell.displayhook
+        places = [shell.user_ns, shell.user_ns_hidden, history.output_hist, history.output_hist_reprs, vars(history), vars(hook)]
+        places.append(library("linecache").cache)
+        kept = [(place, dict(place)) for place in places]
+        inputs = [history.input_hist_parsed, history.input_hist_raw]
+        lengths = [len(cells) for cells in inputs]
+        state = shell.last_execution_succeeded, shell.last_execution_result, shell.execution_count, shell.compile.flags
+        for _ in range(_REHEARSALS):
+            shell.begin(1)
+            shell.run_cell(_REHEARSAL, store_history=True)
+            shell.compile.forget_last()
+            for cells, length in zip(inputs, lengths):
+                del cells[length:]
+        try:
+            raise ValueError
+        except ValueError as error:
+            shell.InteractiveTB.structured_traceback(type(error), error, error.__traceback__, tb_offset=0)
+        shell.InteractiveTB.tb = None
+        for place, before in kept:
+            place.clear()
+            place.update(before)
+        shell.last_execution_succeeded, shell.last_execution_result, shell.execution_count, shell.compile.flags = state
+        self._note_modules()
 
     def report(self, error):
         """Returns the text of the exception that has ended the cell."""

@@ -49,7 +49,8 @@ class Loop:
 
     def begin(self):
         self._is_in_cell, self._running = True, None
-        if self._make_ready() is not None:
+        # In a template, sessions would share the loop.
+        if self._is_here() and self._make_ready() is not None:
             self._see(self._loop)
 
     def end(self):

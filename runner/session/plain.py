@@ -126,6 +126,9 @@ class Cells:
     def warm_up(self):
         """Nothing here uses much memory."""
 
+    def rehearse(self):
+        """Nothing here takes longer at first."""
+
     def report(self, error):
         """Returns the text of an exception that has ended a cell."""
         return load("errors")["report"](error, self._register_sources)
