@@ -83,6 +83,9 @@ struct Line {
     /// The hash of the set of all of them.
     #[serde(skip_serializing_if = "Option::is_none")]
     package_set: Option<String>,
+    /// The number of requests that have this one line.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    requests: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     limits: Option<Limits>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -298,6 +301,12 @@ impl Note {
         let short = |text: &String| text[..text.floor_char_boundary(MAX_ASKED_TEXT)].to_owned();
         begun.line.packages = packages.iter().take(MAX_ASKED).map(short).collect();
         begun.line.more_packages = packages.len().checked_sub(MAX_ASKED).filter(|more| *more > 0);
+    }
+
+    /// The line stands for this many requests, which were refused unread.
+    pub(crate) fn requests(&mut self, requests: u64) {
+        let Some(begun) = &mut self.0 else { return };
+        begun.line.requests = Some(requests);
     }
 
     /// The limits of the program.

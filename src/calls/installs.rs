@@ -13,7 +13,7 @@ use serde_json::json;
 
 use super::Calls;
 use super::budget::Budget;
-use crate::audit::Audit;
+use crate::audit::{Audit, Note};
 use crate::packages::installing::{InstalledPackage, NewSet, Resolved, SandboxPackages};
 
 /// The name of such a request in the audit log.
@@ -53,6 +53,13 @@ impl Calls {
 }
 
 impl CallInstaller {
+    /// A line of the audit log.
+    fn note(&self) -> Note {
+        let mut note = self.audit.begin(self.packages.client(), TOOL);
+        note.place(&self.packages.language().name, self.session.get().map(String::as_str));
+        note
+    }
+
     /// Notes the handle of the session, for the audit log.
     pub(super) fn is_of(&self, session: &str) {
         // It has one session only.
@@ -62,7 +69,7 @@ impl CallInstaller {
 
 #[async_trait]
 impl Installer for CallInstaller {
-    async fn find(&self, request: &[u8], say: Progress<'_>) -> Found {
+    async fn find(&self, request: &[u8], image: &str, say: Progress<'_>) -> Found {
         let refused = |kind: &str, reason: &str| {
             self.packages.refused();
             Found::Answer(refused_line(kind, reason))
@@ -71,8 +78,7 @@ impl Installer for CallInstaller {
             return refused("busy", reason);
         }
         let client = self.packages.client();
-        let mut note = self.audit.begin(client, TOOL);
-        note.place(&self.packages.language().name, self.session.get().map(String::as_str));
+        let mut note = self.note();
         let mut share = self.budget.share(client);
         if !share.grow(request.len()) {
             note.answered("error");
@@ -84,7 +90,7 @@ impl Installer for CallInstaller {
             return refused("failed", "the request can't be read: it is no JSON of this protocol");
         };
         note.asked_for(&requirements);
-        match self.packages.resolve(&language, &requirements, upgrade, say).await {
+        match self.packages.resolve(&language, &requirements, (image, upgrade), say).await {
             Err(error) => {
                 tracing::info!(%error, "a program got no packages");
                 note.answered("refused");
@@ -119,6 +125,13 @@ impl Installer for CallInstaller {
                 Found::Set(set, Box::new(bound))
             }
         }
+    }
+
+    fn refused_unread(&self, requests: u64) {
+        self.packages.refused_more(requests);
+        let mut note = self.note();
+        note.requests(requests);
+        note.answered("refused");
     }
 
     fn not_placed(&self) {

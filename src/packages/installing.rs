@@ -81,6 +81,17 @@ pub(crate) enum NotInstalled {
     /// Nothing is built for requests, and no set has the packages.
     #[error("{}", off(.missing, .language, .sets))]
     Off { missing: String, language: String, sets: Vec<String> },
+    /// The sandbox is of another image than those that are made now.
+    #[error(
+        "the image of this sandbox was replaced after the sandbox was made, and packages are installed for the new one: open a new session"
+    )]
+    ImageReplaced,
+    /// The client has too many sets.
+    #[error(
+        "the sandboxes of this client have {0} sets of packages on demand, and can't have more at once: close sessions that are not \
+         needed"
+    )]
+    ClientHasTooMany(usize),
     /// A requirement can't be used.
     #[error(transparent)]
     Bad(#[from] BadRequirement),
@@ -118,7 +129,8 @@ impl NotInstalled {
         match self {
             Self::Off { .. } => "off",
             Self::TooMany(_) => "too_large",
-            Self::OtherLanguage { .. } | Self::Bad(_) => "failed",
+            Self::ClientHasTooMany(_) => "busy",
+            Self::OtherLanguage { .. } | Self::ImageReplaced | Self::Bad(_) => "failed",
             Self::Refused(refusal) | Self::Kept(refusal, _) => refusal.kind(),
         }
     }
@@ -141,6 +153,9 @@ impl SandboxPackages {
         first: Option<(Vec<String>, Arc<PackageSet>)>,
     ) -> Self {
         let (asked, set) = first.map_or((Vec::new(), None), |(asked, set)| (asked, Some(set)));
+        if let Some(set) = &set {
+            packages.common.sets_of_clients.note(client, set);
+        }
         Self(Arc::new(Shared {
             packages: packages.clone(),
             language: Arc::clone(language),
@@ -188,10 +203,15 @@ impl SandboxPackages {
 
     /// Counts a request that got nothing.
     pub(crate) fn refused(&self) {
-        self.0.packages.common.refused_installs.add(1);
+        self.refused_more(1);
     }
 
-    /// Finds the set for what a program asks for. Dropping the future leaves a build running.
+    /// Counts requests that got nothing.
+    pub(crate) fn refused_more(&self, requests: u64) {
+        self.0.packages.common.refused_installs.add(requests);
+    }
+
+    /// Finds the set for what a program asks for, in a sandbox that was made from the image with this digest. Dropping the future leaves a build running.
     ///
     /// # Errors
     ///
@@ -200,7 +220,7 @@ impl SandboxPackages {
         &self,
         language: &str,
         asked: &[String],
-        upgrades: bool,
+        (image, upgrades): (&str, bool),
         say: Progress<'_>,
     ) -> Result<Resolved, NotInstalled> {
         let Shared { language: own, client, turn, .. } = &*self.0;
@@ -215,6 +235,10 @@ impl SandboxPackages {
         requirement::parse_all(interpreter, asked)?;
         // A configuration that has changed since the sandbox was made holds for it, too.
         let packages = self.0.packages.newest();
+        // Packages are for the interpreter that the language has now.
+        if packages.image(&own.name).is_some_and(|newest| newest != image) {
+            return Err(NotInstalled::ImageReplaced);
+        }
         let texts = packages.needed(own, asked.to_vec()).await;
         if texts.is_empty() {
             return Ok(Resolved::There(Vec::new()));
@@ -354,8 +378,9 @@ impl Wish {
         };
         let get = async |asked: Vec<String>| {
             let keeps = self.keeps.clone();
-            let got = packages.get_keeping(language, &asked, keeps, client, Some(say)).await;
-            Ok::<_, NotInstalled>((asked, got?))
+            let got = packages.get_keeping(language, &asked, keeps, client, Some(say)).await?;
+            packages.common.sets_of_clients.note(client, &got);
+            Ok::<_, NotInstalled>((asked, got))
         };
         // One that is there, with the versions that its operator has chosen.
         let named = |packages: &Packages| packages.satisfying(&language.name, &self.wanted);
@@ -368,7 +393,10 @@ impl Wish {
         let wanted: Vec<_> = self.wanted.iter().map(|it| it.text.clone()).collect();
         let own = with(wanted.clone());
         let refusal = match packages.check(language, &own) {
-            Ok(()) => return get(own).await,
+            Ok(()) => {
+                packages.has_room_for(client)?;
+                return get(own).await;
+            }
             Err(refusal) => refusal,
         };
         let mut name = named(packages);

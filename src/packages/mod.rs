@@ -9,6 +9,7 @@ mod backend;
 mod background;
 mod blocking;
 pub(crate) mod build;
+mod clients;
 mod holding;
 mod image;
 pub(crate) mod installing;

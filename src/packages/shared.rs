@@ -15,6 +15,7 @@ use tokio_util::task::TaskTracker;
 use crate::config::Config;
 use crate::packages::backend::Backend;
 use crate::packages::blocking::blocking;
+use crate::packages::clients::SetsOfClients;
 use crate::packages::jobs::Jobs;
 use crate::packages::line;
 use crate::packages::refusal::Refusal;
@@ -47,6 +48,9 @@ pub(super) struct Common {
     pub gates: Mutex<HashMap<String, Weak<RwLock<()>>>>,
     /// Sets that requests have now, by their hashes.
     pub held: Mutex<HashMap<String, Weak<PackageSet>>>,
+    /// Sets that the sandboxes of each client have.
+    pub sets_of_clients: SetsOfClients,
+    pub has_one_client: bool,
     /// When sets were last used by this server: the store notes it less often.
     pub uses: Mutex<HashMap<String, SystemTime>>,
     /// Hashes of the sets that were brought to the engine.
@@ -73,6 +77,8 @@ impl Common {
             line: line::new(has_one_client),
             gates: Mutex::default(),
             held: Mutex::default(),
+            sets_of_clients: SetsOfClients::default(),
+            has_one_client,
             uses: Mutex::default(),
             provided: Mutex::default(),
             left: Mutex::default(),

@@ -29,14 +29,20 @@ use crate::sandbox::{Armed, Sandbox};
 const BURST: u32 = 32;
 const ONE_MORE_AFTER: Duration = Duration::from_secs(1);
 
+/// How often the installer hears of requests that were refused before it got them, at most.
+const TELL_EVERY: Duration = Duration::from_secs(60);
+
 /// Longest time that a request waits for its set.
 pub const MAX_WAIT: Duration = Duration::from_secs(15 * 60);
 
 /// The part of a server that finds the packages for a program's request. The request is the program's, so all of it is hostile.
 #[async_trait]
 pub trait Installer: fmt::Debug + Send + Sync + 'static {
-    /// Finds a set for a request. Dropping the future stops waiting for it.
-    async fn find(&self, request: &[u8], say: Progress<'_>) -> Found;
+    /// Finds a set for a request of a sandbox that was made from the image with this digest. Dropping the future stops waiting for it.
+    async fn find(&self, request: &[u8], image: &str, say: Progress<'_>) -> Found;
+
+    /// Notes requests that were refused unread, because the sandbox has asked too often or has too many sets.
+    fn refused_unread(&self, requests: u64);
 
     /// Notes that the last set could not be placed in the sandbox, although the engine has given it.
     fn not_placed(&self);
@@ -95,6 +101,15 @@ struct Requests {
     /// Requests that can follow at once, and when that was so.
     left: u32,
     since: Instant,
+    refused: RefusedUnread,
+}
+
+/// Requests that were refused before the installer got them.
+#[derive(Debug, Default)]
+struct RefusedUnread {
+    /// Those that it has not heard of.
+    untold: u64,
+    told: Option<Instant>,
 }
 
 impl Installs {
@@ -115,6 +130,7 @@ impl Installs {
             answers: VecDeque::new(),
             left: BURST,
             since: Instant::now(),
+            refused: RefusedUnread::default(),
         };
         let end = CancellationToken::new();
         let _end = end.clone().drop_guard();
@@ -136,9 +152,17 @@ impl Installs {
                 "busy",
                 "this sandbox has asked for packages too often in the last minute: try again later",
             )),
+            Some(_) if !self.shared.place.has_room() => Some((
+                "too_large",
+                "this sandbox was given packages as often as it can be: install everything at once, in a new session",
+            )),
             Some(_) => None,
         };
         if let Some((kind, reason)) = refusal {
+            let untold = requests.refused.count();
+            if let (Some(installer), Some(untold)) = (&self.shared.installer, untold) {
+                installer.refused_unread(untold);
+            }
             requests.answer(number, None, refused_line(kind, reason));
             self.shared.changed.notify_one();
             return Ok(());
@@ -172,7 +196,7 @@ impl Shared {
         let found = tokio::select! {
             biased;
             () = gone.cancelled() => return,
-            found = tokio::time::timeout(MAX_WAIT, installer.find(request, &say)) => found,
+            found = tokio::time::timeout(MAX_WAIT, installer.find(request, &self.place.spec.image.digest, &say)) => found,
         };
         let (packages, answer) = match found {
             Ok(Found::Answer(answer)) => (None, answer),
@@ -202,7 +226,33 @@ impl Shared {
     }
 }
 
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let refused = lock(&self.requests).refused.untold;
+        if let Some(installer) = self.installer.as_ref().filter(|_| refused > 0) {
+            installer.refused_unread(refused);
+        }
+    }
+}
+
+impl RefusedUnread {
+    /// Counts one. Returns those of which the installer should hear now.
+    fn count(&mut self) -> Option<u64> {
+        self.untold += 1;
+        if self.told.is_some_and(|told| told.elapsed() < TELL_EVERY) {
+            return None;
+        }
+        self.told = Some(Instant::now());
+        Some(std::mem::take(&mut self.untold))
+    }
+}
+
 impl BindPlace {
+    /// Whether the sandbox can have another set.
+    fn has_room(&self) -> bool {
+        self.lease.upgrade().is_none_or(|lease| lease.has_room())
+    }
+
     /// Gives the running sandbox a set, which is kept until the sandbox is removed.
     async fn give(&self, set: &Arc<PackageSet>) -> Result<wire::Packages, EngineError> {
         if self.spec.packages != Some(set.interpreter) {
@@ -211,7 +261,9 @@ impl BindPlace {
         bounded(Call::Provide, self.engine.provide(set, &self.spec.image)).await?;
         let gone = || refused(Call::Bind, "it is being removed");
         let lease = self.lease.upgrade().ok_or_else(gone)?;
-        lease.keep(Arc::clone(set));
+        if !lease.keep(Arc::clone(set)) {
+            return Err(refused(Call::Bind, "it has as many sets of packages as it can have"));
+        }
         let folder = bounded(Call::Bind, self.engine.bind_running(lease.name(), set)).await?;
         Ok(wire::Packages { interpreter: set.interpreter, folder })
     }

@@ -251,6 +251,7 @@ impl Sandbox<Armed> {
         &mut self,
         set: &Arc<PackageSet>,
     ) -> Result<wire::Packages, EngineError> {
+        // It is the first one.
         self.lease.keep(Arc::clone(set));
         let bind = self.engine.bind(self.lease.name(), set);
         let folder = bounded(Call::Bind, bind).await?;

@@ -30,6 +30,10 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_
 /// more of them mean that the engine does not get rid of any.
 const MAX_BACKLOG: usize = 64;
 
+/// Sets of packages that a sandbox can have, with the one that it begins with. None of them can be removed as long as it is there, so one
+/// sandbox must not have all that a server has room for.
+pub(crate) const MAX_SETS: usize = 8;
+
 /// The ownership of a sandbox. Dropping it has the reaper remove the sandbox.
 #[derive(Debug)]
 pub(crate) struct Lease {
@@ -43,9 +47,22 @@ impl Lease {
         &self.name
     }
 
-    /// Keeps a set of packages until the sandbox is removed.
-    pub(crate) fn keep(&self, set: Arc<PackageSet>) {
-        lock(&self.packages).push(set);
+    /// Keeps a set of packages until the sandbox is removed. Returns false if it has as many as it can have.
+    pub(crate) fn keep(&self, set: Arc<PackageSet>) -> bool {
+        let mut packages = lock(&self.packages);
+        if packages.iter().any(|kept| Arc::ptr_eq(kept, &set)) {
+            return true;
+        }
+        let has_room = packages.len() < MAX_SETS;
+        if has_room {
+            packages.push(set);
+        }
+        has_room
+    }
+
+    /// Whether it can keep another set.
+    pub(crate) fn has_room(&self) -> bool {
+        lock(&self.packages).len() < MAX_SETS
     }
 }
 

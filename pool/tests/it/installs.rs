@@ -1,8 +1,8 @@
 //! Packages that programs ask for while they run.
 
 use std::fs::File;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -21,6 +21,10 @@ struct Scripted {
     /// Requests that wait now.
     waiting: AtomicUsize,
     misplaced: AtomicUsize,
+    /// Requests for sets, each of which gets a new one with "new".
+    found: AtomicUsize,
+    /// How often it heard of refused requests, and of how many.
+    told: Mutex<Vec<u64>>,
 }
 
 /// Counts a request that waits until this is dropped.
@@ -34,13 +38,18 @@ impl Drop for Waits<'_> {
 
 #[async_trait]
 impl Installer for Scripted {
-    async fn find(&self, request: &[u8], say: Progress<'_>) -> Found {
+    async fn find(&self, request: &[u8], _: &str, say: Progress<'_>) -> Found {
         match request {
-            b"set" => {
+            b"set" | b"new" => {
+                self.found.fetch_add(1, Ordering::Relaxed);
                 let bound = |bound: Result<(), _>| {
                     bound.map_or_else(|_| "not given".to_owned(), |()| "given".to_owned())
                 };
-                Found::Set(Arc::clone(&self.set), Box::new(bound))
+                let set = match request {
+                    b"set" => Arc::clone(&self.set),
+                    _ => set_of(self.set.interpreter),
+                };
+                Found::Set(set, Box::new(bound))
             }
             b"wait" => {
                 self.waiting.fetch_add(1, Ordering::Relaxed);
@@ -52,16 +61,29 @@ impl Installer for Scripted {
         }
     }
 
+    fn refused_unread(&self, requests: u64) {
+        self.told.lock().unwrap().push(requests);
+    }
+
     fn not_placed(&self) {
         self.misplaced.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-fn scripted(interpreter: Interpreter) -> Arc<Scripted> {
+fn set_of(interpreter: Interpreter) -> Arc<PackageSet> {
     let held = File::open("/dev/null").expect("every system has it");
     let (hash, folder, modules) = ("abc".to_owned(), "/sets/abc".into(), Vec::new());
-    let set = Arc::new(PackageSet { hash, folder, interpreter, modules, held });
-    Arc::new(Scripted { set, waiting: AtomicUsize::new(0), misplaced: AtomicUsize::new(0) })
+    Arc::new(PackageSet { hash, folder, interpreter, modules, held })
+}
+
+fn scripted(interpreter: Interpreter) -> Arc<Scripted> {
+    Arc::new(Scripted {
+        set: set_of(interpreter),
+        waiting: AtomicUsize::new(0),
+        misplaced: AtomicUsize::new(0),
+        found: AtomicUsize::new(0),
+        told: Mutex::default(),
+    })
 }
 
 fn asking(installer: &Arc<Scripted>, asked: &[&str]) -> RunRequest {
@@ -83,11 +105,27 @@ async fn every_set_of_a_running_sandbox_is_kept_until_that_is_removed() {
     let said = printed(&world, &asking(&installer, &["in turn", "set", "other", "set"])).await;
     assert_eq!(said, "given /sets/abc\nno\ngiven /sets/abc\n");
     tokio::time::sleep(secs(5)).await;
-    assert_eq!(Arc::strong_count(&installer.set), 3, "its sandbox is still there");
+    assert_eq!(Arc::strong_count(&installer.set), 2, "its sandbox is still there");
     world.engine.heal();
     tokio::time::sleep(secs(60)).await;
     settle().await;
     assert_eq!(Arc::strong_count(&installer.set), 1);
+    world.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sandbox_with_eight_sets_gets_no_other_and_none_is_looked_for() {
+    let world = World::full(Setup::default()).await;
+    let installer = scripted(Interpreter::Python);
+    let asked: Vec<_> = ["in turn"].into_iter().chain(["new"; 12]).collect();
+    let said = printed(&world, &asking(&installer, &asked)).await;
+    assert_eq!(said.matches("given /sets/abc").count(), 8, "{said}");
+    assert_eq!(said.matches("as often as it can be").count(), 4, "{said}");
+    assert_eq!(installer.found.load(Ordering::Relaxed), 8);
+    settle().await;
+    assert_eq!(*installer.told.lock().unwrap(), [1, 3], "the first at once, the others at the end");
+    // The next sandbox has as much room as the first.
+    assert_eq!(printed(&world, &asking(&installer, &["new"])).await, "given /sets/abc\n");
     world.end().await;
 }
 

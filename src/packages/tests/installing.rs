@@ -17,7 +17,7 @@ async fn install(
     upgrades: bool,
 ) -> Result<(Option<String>, Vec<String>), NotInstalled> {
     let asked: Vec<_> = asked.iter().map(|text| (*text).to_owned()).collect();
-    match sandbox.resolve("python", &asked, upgrades, &|_| {}).await? {
+    match sandbox.resolve("python", &asked, ("image of py", upgrades), &|_| {}).await? {
         Resolved::There(there) => Ok((None, there.into_iter().map(|it| it.name).collect())),
         Resolved::Set(new) => {
             let done = (Some(new.set.hash.clone()), new.new.clone());
@@ -86,7 +86,8 @@ async fn a_program_gets_only_what_its_operator_allows_now() {
     };
     assert!(refused("a @ https://evil.example/a.whl").await.contains("has an address"));
     assert!(refused("-r /etc/passwd").await.contains("is an option"));
-    let error = sandbox.resolve("javascript", &names(&["a"]), false, &|_| {}).await.err().unwrap();
+    let error =
+        sandbox.resolve("javascript", &names(&["a"]), ("", false), &|_| {}).await.err().unwrap();
     assert!(error.to_string().contains("this sandbox is for python"), "{error}");
     assert_eq!(server.script.count("lock"), 0, "the index was not asked");
     install(&sandbox, &["a"], false).await.unwrap();
@@ -134,4 +135,33 @@ async fn a_program_that_goes_away_leaves_the_build_and_its_place() {
     let got = timeout(SECOND, install(&sandbox, &["a"], false)).await.expect("nothing waits");
     assert_eq!(got.unwrap().1, names(&["a"]));
     assert_eq!(server.script.count("build "), 1);
+}
+
+#[tokio::test]
+async fn a_sandbox_whose_image_was_replaced_gets_no_packages_of_the_new_one() {
+    let server = Server::on_demand(json!({}));
+    let sandbox = server.sandbox(None);
+    install(&sandbox, &["a"], false).await.unwrap();
+    *lock(&server.script.target) = "other".to_owned();
+    let error = install(&sandbox, &["b"], false).await.unwrap_err();
+    assert!(matches!(error, NotInstalled::ImageReplaced), "{error}");
+    assert_eq!(server.script.count("lock"), 1);
+}
+
+#[tokio::test]
+async fn the_sandboxes_of_one_client_have_half_of_the_sets_on_demand_at_most() {
+    let server = Server::on_demand(json!({ "maxSets": 4 }));
+    let sandboxes = [server.sandbox(None), server.sandbox(None), server.sandbox(None)];
+    install(&sandboxes[0], &["a"], false).await.unwrap();
+    install(&sandboxes[1], &["b"], false).await.unwrap();
+    let error = install(&sandboxes[2], &["c"], false).await.unwrap_err();
+    assert!(matches!(error, NotInstalled::ClientHasTooMany(2)), "{error}");
+    assert_eq!((error.kind(), server.script.count("lock")), ("busy", 2));
+    let other = Client::named("two");
+    let other = SandboxPackages::new(&server.packages, &server.python, &other, None);
+    install(&other, &["c"], false).await.unwrap();
+    // A sandbox that is gone has left its set.
+    let [first, _second, third] = sandboxes;
+    drop(first);
+    install(&third, &["d"], false).await.unwrap();
 }

@@ -50,7 +50,8 @@ pub(super) struct Live {
     later_sets: u32,
 }
 
-/// Sets that a sandbox can be given while it runs. Each is a mount, and stays as long as the sandbox.
+/// How often a sandbox can be given a set while it runs, also one that it has already. Each time is a mount, which stays as long as the
+/// sandbox.
 const MAX_LATER_SETS: u32 = 64;
 
 /// A set of packages that a sandbox was given, or a template has. It may end before them.

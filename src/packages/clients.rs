@@ -1,0 +1,58 @@
+//! The sets that the sandboxes of each client have. A set is not removed as long as a sandbox has it, so the sandboxes of one client must not
+//! have all that there is room for.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, Weak};
+
+use isolator_pool::lock::lock;
+use isolator_pool::packages::PackageSet;
+use isolator_pool::pool::admission::Client;
+
+use super::Packages;
+use super::installing::NotInstalled;
+
+/// The sets of each client. Only those that are in use count.
+#[derive(Debug, Default)]
+pub(super) struct SetsOfClients(Mutex<HashMap<Client, HashMap<String, Weak<PackageSet>>>>);
+
+impl SetsOfClients {
+    /// Notes that a sandbox of the client gets a set.
+    pub(super) fn note(&self, client: &Client, set: &Arc<PackageSet>) {
+        let mut all = lock(&self.0);
+        all.retain(|_, sets| {
+            sets.retain(|_, set| set.strong_count() > 0);
+            !sets.is_empty()
+        });
+        all.entry(client.clone()).or_default().insert(set.hash.clone(), Arc::downgrade(set));
+    }
+
+    /// The number of the client's sets without these.
+    fn count(&self, client: &Client, without: &[String]) -> usize {
+        let all = lock(&self.0);
+        let sets = all.get(client).into_iter().flatten();
+        sets.filter(|(hash, set)| set.strong_count() > 0 && !without.contains(hash)).count()
+    }
+}
+
+impl Packages {
+    /// Checks that a running program of this client can be given another set on demand. All that the sandboxes of one client have can be
+    /// half of those that there can be, unless there is only one client.
+    pub(super) fn has_room_for(&self, client: &Client) -> Result<(), NotInstalled> {
+        let Some(on_demand) = self.config.packages.on_demand() else { return Ok(()) };
+        if self.common.has_one_client {
+            return Ok(());
+        }
+        // Those of the configuration take no room from others.
+        let named = self.listed().into_iter().filter_map(|listed| Some(listed.set?.hash));
+        let most = (on_demand.max_sets / 2).max(1);
+        match self.common.sets_of_clients.count(client, &named.collect::<Vec<_>>()) {
+            count if count >= most => Err(NotInstalled::ClientHasTooMany(count)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Digest of the image of a language's sandboxes that are made now, once it is known.
+    pub(super) fn image(&self, language: &str) -> Option<String> {
+        self.shared.as_ref()?.backend.image(language)
+    }
+}
