@@ -16,6 +16,8 @@ _OF_CLASSES = {"_instance", "__dict__", "__weakref__", "__doc__", "__abstractmet
 _ABSENT = object()
 # The cell that is run in a template, and how often.
 _REHEARSAL, _REHEARSALS = "0\n0", 16
+# What magics, and the modules that they need, import when they are first called.
+_LATE = ["shutil", "platform", "timeit", "html", "IPython.utils.timing"]
 
 
 class Cells:
@@ -40,6 +42,7 @@ class Cells:
         self._shell = _InteractiveShell.instance(
             session=self._session, config=config, colors="nocolor", xmode="Plain", banner1=""
         )
+        _load_from_library(self._shell.magics_manager)
 
     def run(self, number, source):
         """Runs a cell. Returns the exception that ended it, or None."""
@@ -194,6 +197,24 @@ class Cells:
 
     def display(self, value):
         library("IPython.core.display_functions").display(value)
+
+
+def _load_from_library(manager):
+    """Has IPython's magics, which are loaded when they are first called, import nothing from the workspace."""
+    load_lazy = getattr(manager, "load_lazy", None)
+    if load_lazy is None:
+        # A version of IPython that has loaded them.
+        return
+
+    def load(name, *kinds):
+        for magics in manager.magics.values():
+            module = str(getattr(magics.get(name), "spec", "")).partition(":")[0]
+            if module.startswith("IPython."):
+                for needed in [*_LATE, module]:
+                    library(needed)
+        load_lazy(name, *kinds)
+
+    manager.load_lazy = load
 
 
 class _Broken(Exception):

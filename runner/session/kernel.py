@@ -49,7 +49,12 @@ def _library(name, modules=sys.modules, load=__import__):
     """Returns a module of the standard library, which no file of the workspace replaces."""
     if name not in modules:
         places = sys.path
-        sys.path = [place for place in places if place not in ("", ".", os.getcwd())]
+        try:
+            here = os.getcwd()
+        except OSError:
+            # A cell has removed the folder.
+            here = ""
+        sys.path = [place for place in places if place not in ("", ".", here)]
         try:
             load(name)
         finally:

@@ -107,8 +107,11 @@ class Session:
                     stream.reconfigure(write_through=True)
                 self._streams[name] = stream
                 setattr(sys, "__%s__" % name, stream)
-            if _is_closed(getattr(sys, name, _ABSENT)):
-                setattr(sys, name, self._streams[name])
+            current = getattr(sys, name, _ABSENT)
+            # First, so that a stream of the client that raises an interrupt ends no other cell.
+            setattr(sys, name, self._streams[name])
+            if not _is_closed(current):
+                setattr(sys, name, current)
 
     def flush(self):
         for name in ["stdout", "stderr"]:
@@ -191,6 +194,9 @@ def _is_closed(stream):
         return stream is not None and stream.closed is True
     except ValueError:
         # It was detached from its buffer.
+        return True
+    except (SystemExit, GeneratorExit):
+        # It would end each cell before its code, also one that puts another stream there.
         return True
     except Exception:
         return False

@@ -464,3 +464,16 @@ def test_an_interrupt_can_come_at_the_very_start(runner):
         finish = runner.start("import time\nwhile True:\n    time.sleep(0.01)", checkpoint=True)
         os.kill(runner.pids[-1], signal.SIGINT)
         assert finish().how == "interrupted"
+
+
+@pytest.mark.parametrize("end", ["SystemExit(3)", "KeyboardInterrupt"])
+def test_a_stream_that_ends_cells_is_replaced(runner, end):
+    runner.run(f"import sys\nclass Stream:\n    def __getattr__(self, name): raise {end}\nsys.stdout = Stream()")
+    runner.run("1")
+    assert ended(runner.run("print('works')")).out == "works\n"
+
+
+def test_a_session_in_a_removed_folder_can_await(runner):
+    ended(runner.run("import os\nos.mkdir('gone'); os.chdir('gone'); os.rmdir(os.getcwd())"))
+    code = "async def five():\n    return 5\nawait five()"
+    assert ended(runner.run(code)).text == "5"

@@ -363,3 +363,12 @@ def test_files_of_the_workspace_do_not_stand_in_for_what_the_kernel_needs(runner
     assert "ZeroDivisionError" in runner.run("1 / 0").err
     assert ended(runner.run("!echo hi")).out == "hi\n"
     assert ended(runner.run("async def f(): return 5\nawait f()")).text == "5"
+
+
+@pytest.mark.parametrize("code", ["%time 1", "%timeit -n1 -r1 1", "%run program.py", "%%capture\n1", "%%bash\necho 1", "len?", "%lsmagic"])
+def test_no_file_of_the_workspace_replaces_what_magics_import(runner, tmp_path, code):
+    for name in ["shutil", "platform", "timeit", "html", "resource"]:
+        (tmp_path / f"{name}.py").write_text(f"open('{name}.ran', 'w').close()\nraise ImportError")
+    (tmp_path / "program.py").write_text("print('ran')")
+    cell = ended(runner.run(code))
+    assert (cell.err, [*tmp_path.glob("*.ran")]) == ("", [])
