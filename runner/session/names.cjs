@@ -11,6 +11,7 @@ const inspector = require('./inspector.cjs');
 
 const { global, Map, Set, SyntaxError, TypeError } = globalThis;
 const { defineProperty, getOwnPropertyDescriptor, is, keys } = Object;
+const { deleteProperty } = Reflect;
 
 /** Names that were declared with `let`, `const` or `class`, perhaps by code that has failed. */
 const slots = new Set();
@@ -48,8 +49,9 @@ function declare({ variables: ofVar, properties, slots: inSlots, constants: cons
   for (const name of ofVar) if (!slots.has(name)) declareVariable(name);
   for (const names of [ofVar, properties, inSlots]) for (const name of names) forget(name);
   for (const name of inSlots) {
+    // What the program has made a property that can't be removed is left to V8, which refuses the declaration.
+    if (variables.delete(name) && !deleteProperty(global, name)) continue;
     slots.add(name);
-    if (variables.delete(name)) delete global[name];
   }
   for (const name of constant) constants.add(name);
 }

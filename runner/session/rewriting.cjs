@@ -15,7 +15,7 @@
 const { Edits } = require('./edits.cjs');
 const { namesOf, variables, walk } = require('./scopes.cjs');
 
-const { Set } = globalThis;
+const { Map, Set } = globalThis;
 const { stringify } = JSON;
 
 /** A function that stands for `import`. As long as that, so that columns stay as they are. */
@@ -48,7 +48,7 @@ class Rewriting {
   #edits;
   #declared = { variables: new Set(), properties: new Set(), slots: new Set(), constants: new Set() };
   /** Comes before everything else: functions, slots and imports. */
-  #functions = [];
+  #functions = new Map();
   #slots = new Set();
   #imports = [];
   #aliases = [];
@@ -159,7 +159,8 @@ class Rewriting {
       return;
     }
     this.#declared.slots.add(name);
-    this.#functions.push(...(this.#functions.length > 0 ? [', '] : []), ...this.#functionTo(node));
+    // Of several with a name the last one counts.
+    this.#functions.set(name, this.#functionTo(node));
     this.#replace(node.start, node.end, ';');
   }
 
@@ -277,7 +278,8 @@ class Rewriting {
     if (first === undefined) return;
     const parts = [];
     if (this.#slots.size > 0) parts.push(`let ${[...this.#slots].join(', ')};`);
-    if (this.#functions.length > 0) parts.push('let ', ...this.#functions, ';');
+    const functions = [...this.#functions.values()].flatMap((one, index) => (index > 0 ? [', ', ...one] : one));
+    if (functions.length > 0) parts.push('let ', ...functions, ';');
     for (const name of this.#anew) parts.push(`${name} = undefined;`);
     for (const { start, call } of this.#imports) parts.push({ text: `${NOTHING} ${call};`, from: start });
     this.#edits.insertFirst(first.start, ...parts);

@@ -30,6 +30,12 @@ def test_variables_live_on_and_can_be_declared_again(kernel):
     # A declaration that failed can be repeated.
     assert kernel.run("const late = (() => { throw new Error('no') })()").kind == FAILED
     assert kernel.good("const late = 1; late") == "1"
+    # Of functions with one name the last counts, also where a variable was.
+    assert kernel.good("let twice = 1") is None
+    assert kernel.good("twice(); function twice() { return 4 } function twice() { return 5 }") == "5"
+    kernel.run("var undefined = 3")
+    cell = kernel.run("let undefined = 3")
+    assert (cell.kind, "names.cjs" in cell.stderr, "SyntaxError" in cell.stderr) == (FAILED, False, True), cell
 
 
 # Each has cells, and what the last one shows: in a session, in the prompt of Node.js 24.19 and in the notebook kernel of
