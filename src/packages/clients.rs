@@ -9,7 +9,6 @@ use isolator_pool::packages::PackageSet;
 use isolator_pool::pool::admission::Client;
 
 use super::Packages;
-use super::installing::NotInstalled;
 
 /// The sets of each client. Only those that are in use count.
 #[derive(Debug, Default)]
@@ -35,20 +34,18 @@ impl SetsOfClients {
 }
 
 impl Packages {
-    /// Checks that a running program of this client can be given another set on demand. All that the sandboxes of one client have can be
+    /// How many sets on demand the sandboxes of a client have, if a running program of it can't be given another. All that the sandboxes of one client have can be
     /// half of those that there can be, unless there is only one client.
-    pub(super) fn has_room_for(&self, client: &Client) -> Result<(), NotInstalled> {
-        let Some(on_demand) = self.config.packages.on_demand() else { return Ok(()) };
+    pub(super) fn too_many_of(&self, client: &Client) -> Option<usize> {
+        let on_demand = self.config.packages.on_demand()?;
         if self.common.has_one_client {
-            return Ok(());
+            return None;
         }
         // Those of the configuration take no room from others.
         let named = self.listed().into_iter().filter_map(|listed| Some(listed.set?.hash));
         let most = (on_demand.max_sets / 2).max(1);
-        match self.common.sets_of_clients.count(client, &named.collect::<Vec<_>>()) {
-            count if count >= most => Err(NotInstalled::ClientHasTooMany(count)),
-            _ => Ok(()),
-        }
+        let count = self.common.sets_of_clients.count(client, &named.collect::<Vec<_>>());
+        (count >= most).then_some(count)
     }
 
     /// Digest of the image of a language's sandboxes that are made now, once it is known.

@@ -394,7 +394,9 @@ impl Wish {
         let own = with(wanted.clone());
         let refusal = match packages.check(language, &own) {
             Ok(()) => {
-                packages.has_room_for(client)?;
+                if let Some(count) = packages.too_many_of(client) {
+                    return Err(NotInstalled::ClientHasTooMany(count));
+                }
                 return get(own).await;
             }
             Err(refusal) => refusal,
