@@ -49,6 +49,9 @@ const MAX_BYTES: u64 = 64 << 20;
 /// The part of the memory of a sandbox that copies can have.
 const PART_OF_MEMORY: u64 = 8;
 
+/// Copies that take less than this part of what they may are kept also when memory is short.
+const WORTH_GIVING_UP: u64 = 64;
+
 /// How much an entry counts besides its name and its content, in bytes.
 const ENTRY_BYTES: u64 = 256;
 
@@ -230,14 +233,16 @@ impl Versions {
         }
     }
 
-    /// Gives up all copies. Returns whether there were any.
+    /// Gives up all copies, if that makes room. Returns whether it did.
     pub(super) fn give_up(&mut self) -> bool {
-        let had_some = self.total.load(Ordering::Relaxed) > 0;
+        if self.total.load(Ordering::Relaxed) <= self.limit / WORTH_GIVING_UP {
+            return false;
+        }
         self.marks.clear();
         for entry in self.now.values_mut() {
             entry.content = None;
         }
-        had_some
+        true
     }
 
     /// Puts the files back that were there when a context had done `depth` cells. Says which it could not, and calls `restored` for
