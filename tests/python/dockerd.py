@@ -17,7 +17,7 @@ import processes
 from disk import Disk, unmount_below
 
 # Enough for an image three times: loading one needs the archive, what is in that, and the layers.
-DISK_BYTES = 4 << 30
+DISK_BYTES = 3 << 30
 
 STARTED_WITHIN_S = 60
 STOPPED_WITHIN_S = 60
