@@ -101,18 +101,18 @@ def serve(socket, main, session=None):
     channel.connect(socket)
     is_prepared = False
     session.packages = _packages()
+    # Before the first checkpoint is made: what is loaded after it would be lost with the cell, and loaded again.
+    for step in steps:
+        try:
+            # Without signals: the runner may send one to a kernel that takes long to begin.
+            step()
+        except Exception:
+            # The cell gets the error when it needs what is missing.
+            pass
     while True:
         try:
             session.loop.turn(0 if is_prepared else _BEFORE_TURNING)
             kind, payload, descriptors = channel.receive()
-            # Before the first checkpoint is made: what is loaded after it would be lost with the cell, and loaded again.
-            while steps:
-                try:
-                    # Without signals: the runner may send one to a kernel that takes long to begin.
-                    steps.pop(0)()
-                except Exception:
-                    # The cell gets the error when it needs what is missing.
-                    pass
             was_prepared, is_prepared = is_prepared, False
             if kind == b"C":
                 _take(session, channel, payload, descriptors)

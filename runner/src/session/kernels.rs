@@ -59,6 +59,9 @@ pub(super) struct Kernels {
     is_prepared: bool,
     /// Whether the process that is the session did not do what it was asked. It is not asked again.
     is_deaf: bool,
+    /// Whether the kernel still loads what cells need. A checkpoint is then made by the first cell, because other calls must not wait for
+    /// that.
+    pub(super) is_loading: bool,
     /// Things that were shown since the last cell.
     pub(super) early: Early,
     /// The pipes of a kernel that can't be given new ones for each cell.
@@ -147,6 +150,7 @@ impl Kernels {
             most,
             is_prepared: false,
             is_deaf: false,
+            is_loading: interpreter == Interpreter::Python,
             early: Early::default(),
             own_pipes,
             resumed_pipes: [None, None],
@@ -185,6 +189,7 @@ impl Kernels {
         if self.is_deaf {
             return Err(io::ErrorKind::TimedOut.into());
         }
+        self.is_loading = false;
         self.forget_prepared_if_gone();
         let found = processes::all()?;
         let makes_checkpoint = self.most > 0 && !self.is_prepared;
@@ -321,7 +326,11 @@ impl Kernels {
     /// Makes the checkpoint of the next cell, if that can be done, and gives up one that is too many. Both take longer than a short
     /// cell, so they are done when the last one has been answered.
     pub(super) fn prepare(&mut self) {
-        if self.most == 0 || self.is_prepared || self.interpreter != Interpreter::Python {
+        if self.most == 0
+            || self.is_loading
+            || self.is_prepared
+            || self.interpreter != Interpreter::Python
+        {
             return;
         }
         match self.fork_ahead() {

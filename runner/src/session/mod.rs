@@ -178,11 +178,14 @@ impl Session<'_> {
                 opened.not_ready.clone_from(&started.not_ready);
                 Kernels::new(kernel.interpreter, started, self.checkpoints)
             });
-            let (kernels, version, pipes) = kernels.map_err(|error| {
+            let (mut kernels, version, pipes) = kernels.map_err(|error| {
                 let command = kernel.argv.first().map_or("", String::as_str);
                 Failed { cause: FailedCause::Command, message: format!("{command}: {error}") }
             })?;
             self.background.add(pipes);
+            // A fork of a template has all that cells need.
+            let is_forked = kernel.wanted == Wanted::Forked && opened.not_ready.is_none();
+            kernels.is_loading &= !is_forked;
             opened.version = Some(version);
             self.kernels = Some(kernels);
         } else {

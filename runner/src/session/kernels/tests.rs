@@ -66,6 +66,7 @@ fn kernels(checkpoints: Vec<KernelProcess>, current: KernelProcess, is_prepared:
         most: 8,
         is_prepared,
         is_deaf: false,
+        is_loading: false,
         early: Early::default(),
         own_pipes: [None, None],
         resumed_pipes: [None, None],
