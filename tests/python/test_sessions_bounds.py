@@ -54,9 +54,9 @@ async def test_all_sessions_together_use_no_more_cpu_time_than_the_slots_allow(t
         sessions = [await open_session(tools, cpus=1) for _ in range(4)]
         sandboxes = []
         for session in sessions:
-            sandboxes.append(await sandbox_of(server, session))
-            # A rewind undoes what cells have written.
+            # Before all cells: a rewind undoes what was written since.
             await session.command("printf a > a")
+            sandboxes.append(await sandbox_of(server, session))
             await session.cell(COUNTS)
         used, began, uses = sum(map(cpu_of, sandboxes)), time.monotonic(), [0] * 4
 
