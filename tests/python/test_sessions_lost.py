@@ -135,10 +135,10 @@ async def test_files_of_undone_cells_are_left_out_and_large_ones_are_noted(tmp_p
 
 @pytest.mark.any_engine
 async def test_steps_that_took_too_long_are_not_run_again(tmp_path):
-    config = configuration(tmp_path, pool=POOL, results={"detachAfter": "1s"})
+    config = configuration(tmp_path, pool=POOL, results={"detachAfter": "2s"})
     async with serving(tmp_path, config) as (_, tools):
         session = await open_session(tools)
-        for code in ("x = 1", "import time; time.sleep(0.8)", "time.sleep(0.8)", "x = 2"):
+        for code in ("x = 1", "import time; time.sleep(1.2)", "time.sleep(1.2)", "x = 2"):
             await session.cell(code)
         await session.close()
         other, told = await replayed(tools, session.id)

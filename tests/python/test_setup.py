@@ -196,7 +196,7 @@ FLAGS = {
     r"cargo (build|bench|clippy|test|install)\b|\$\(CARGO\) (build|bench|clippy|test)\b|\bnextest run\b": {"--locked"},
     r"npm-cli\.js\" ci\b|\"\$npm\" ci\b": {"--ignore-scripts"},
     # Only `make lock` may resolve.
-    r"npm install\b|uv pip compile\b|npm --version|npx\b": {"in scripts/lock alone"},
+    r"npm install\b|uv pip compile\b|npm --version|npx +\S": {"in scripts/lock alone"},
 }
 
 
