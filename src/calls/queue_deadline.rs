@@ -33,7 +33,11 @@ impl QueueDeadline {
     /// How long a wait that begins now can take; `None` if it is not limited.
     fn left(self) -> Option<Duration> {
         let now = Instant::now();
-        (now < self.answer_begins).then(|| self.until.saturating_duration_since(now))
+        (now < self.answer_begins).then(|| {
+            // In whole milliseconds, because answers name it.
+            let left = self.until.saturating_duration_since(now);
+            Duration::from_millis(left.as_micros().div_ceil(1000).try_into().unwrap_or(u64::MAX))
+        })
     }
 }
 
