@@ -4,7 +4,7 @@ It is started as ``python3 kernel.py CHANNEL``. The number is that of a Unix str
 of kind, four bytes of length and what belongs to the kind; `cells.py` has the kinds.
 
 Opening a session takes a few milliseconds, and loading the kernel would take most of them. So this file makes the interpreter
-look like one that was started without a program, says that it is ready, and loads the rest while the runner prepares a cell. A template
+look like one that was started without a program, says that it is ready, and loads the rest while nothing is asked of it. A template
 for sessions has loaded everything with `prepare`, and its forks begin with `start`.
 
 The other files of this folder are no modules. Each gets a namespace with a copy of the builtins, so a cell that redefines `len` or

@@ -17,6 +17,7 @@ use tokio::sync::OwnedMutexGuard;
 
 use super::refusal::Refusal;
 use super::store::StoredSet;
+use super::target::usual_language;
 use super::{Packages, satisfies};
 use crate::config::Language;
 use crate::requirement::{self, BadRequirement, MOST, Requirement, shown};
@@ -224,9 +225,9 @@ impl SandboxPackages {
         say: Progress<'_>,
     ) -> Result<Resolved, NotInstalled> {
         let Shared { language: own, client, turn, .. } = &*self.0;
-        let interpreter = own.kernel.filter(|it| name_of(*it) == language);
+        let interpreter = own.kernel.filter(|it| usual_language(*it) == language);
         let Some(interpreter) = interpreter else {
-            let own = own.kernel.map_or("programs without packages", name_of);
+            let own = own.kernel.map_or("programs without packages", usual_language);
             return Err(NotInstalled::OtherLanguage { asked: language.to_owned(), own });
         };
         if asked.len() > MOST {
@@ -421,13 +422,5 @@ impl Wish {
             }
             refusal => Err(refusal.into()),
         }
-    }
-}
-
-/// The name of a language for the commands.
-const fn name_of(interpreter: Interpreter) -> &'static str {
-    match interpreter {
-        Interpreter::Python => "python",
-        Interpreter::Node => "javascript",
     }
 }

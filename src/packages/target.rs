@@ -245,6 +245,14 @@ fn numbers(version: &str) -> Result<[u32; 3], UnfitTarget> {
     }
 }
 
+/// The built-in language that runs in an interpreter. Commands and lists call it so where no language of the configuration is known.
+pub(crate) const fn usual_language(interpreter: Interpreter) -> &'static str {
+    match interpreter {
+        Interpreter::Python => "python",
+        Interpreter::Node => "javascript",
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -84,13 +84,13 @@ struct Session<'a> {
 pub(crate) fn serve(
     session: wire::Session,
     preloads: Preloads,
-    forks: Option<Forks>,
+    mut forks: Option<Forks>,
     installs: Installs,
     oom_score: &OomScore,
     from_server: BufReader<File>,
     to_server: &mut FrameWriter<File>,
 ) -> Result<(), NotRun> {
-    let wire::Session { kernel, workdir, checkpoints } = session;
+    let wire::Session { mut kernel, workdir, checkpoints } = session;
     let workdir = PathBuf::from(workdir);
     let packages = kernel.as_ref().and_then(|kernel| kernel.packages.clone());
     if let Some(packages) = &packages {
@@ -103,8 +103,6 @@ pub(crate) fn serve(
     let is_python = kernel.as_ref().is_some_and(|it| it.interpreter == Interpreter::Python);
     let versions = if is_python { checkpoints } else { 0 };
     session.versions = Versions::new(session.workdir.clone(), versions, cgroup::memory_limit());
-    let mut kernel = kernel;
-    let mut forks = forks;
     if let Some(kernel) = kernel.as_mut().filter(|kernel| kernel.wanted == Wanted::Forked) {
         // A fork takes longer than all the rest.
         let opened = Opened { preloaded: true, memory: cgroup::memory(), ..Opened::default() };

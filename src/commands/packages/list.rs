@@ -3,7 +3,6 @@
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
-use isolator_pool::engine::preload::Interpreter;
 use serde::Serialize;
 
 use crate::commands::packages::users::{self, User};
@@ -12,6 +11,7 @@ use crate::commands::say;
 use crate::config::Config;
 use crate::packages::lock::Locked;
 use crate::packages::store::{Store, StoredSet, short};
+use crate::packages::target::usual_language;
 
 /// A set as it is listed.
 #[derive(Debug, Serialize)]
@@ -71,18 +71,11 @@ impl Row {
         };
         Self {
             name,
-            language: language.unwrap_or_else(|| called(set.interpreter).to_owned()),
+            language: language.unwrap_or_else(|| usual_language(set.interpreter).to_owned()),
             requirements: set.requirements,
             is_built: true,
             built: Some(built),
         }
-    }
-}
-
-fn called(interpreter: Interpreter) -> &'static str {
-    match interpreter {
-        Interpreter::Python => "python",
-        Interpreter::Node => "javascript",
     }
 }
 
