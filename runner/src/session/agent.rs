@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use isolator_runner::paths;
 use isolator_runner::wire::agent::{AgentEnd, AgentEnded};
-use isolator_runner::wire::{self, Kind, WireError};
+use isolator_runner::wire::{self, Kind, numbered};
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
@@ -71,7 +71,7 @@ impl Agents {
         packages: Option<&wire::Packages>,
         to_server: &mut FrameWriter<File>,
     ) -> io::Result<()> {
-        let (number, bytes) = split(Kind::Agent, payload)?;
+        let (number, bytes) = numbered(Kind::Agent, payload)?;
         if number > self.number {
             self.end();
             self.number = number;
@@ -102,7 +102,7 @@ impl Agents {
     ///
     /// When the server has broken the protocol.
     pub(super) fn kill(&mut self, payload: &[u8]) -> io::Result<()> {
-        let (number, _) = split(Kind::EndAgent, payload)?;
+        let (number, _) = numbered(Kind::EndAgent, payload)?;
         if number == self.number {
             self.end();
         }
@@ -160,12 +160,6 @@ impl Running {
             }
         }
     }
-}
-
-fn split(kind: Kind, payload: &[u8]) -> io::Result<(u32, &[u8])> {
-    let parts = payload.split_first_chunk::<NUMBER>();
-    let (number, bytes) = parts.ok_or(WireError::Unexpected(kind))?;
-    Ok((u32::from_be_bytes(*number), bytes))
 }
 
 /// Starts an agent. The processes that it starts are not killed with the cells.

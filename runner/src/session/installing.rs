@@ -2,11 +2,10 @@
 
 use std::io;
 
-use isolator_runner::wire::{self, Installed, Kind, numbered};
+use isolator_runner::wire::{self, Installed, Kind, numbered, refused};
 
 use super::Session;
-use crate::install::refused;
-use crate::packages;
+use crate::{install, packages};
 
 impl Session<'_> {
     /// Takes a message of the server about a request for packages.
@@ -16,7 +15,8 @@ impl Session<'_> {
             self.installs.progress(number, text);
             return Ok(());
         }
-        let Installed { install, packages, mut answer } = wire::parse_message(kind, payload)?;
+        let Installed { install: number, packages, mut answer } =
+            wire::parse_message(kind, payload)?;
         if let Some(packages) = packages {
             // The programs that start from now on find it. The client may be gone.
             match packages::make_ready_late(&packages, &self.workdir) {
@@ -25,14 +25,11 @@ impl Session<'_> {
                     let reason = format!("the packages can't be placed: {}", failed.message);
                     answer = refused("failed", &reason);
                     // The server takes it for placed otherwise.
-                    self.to_server.send_bytes(
-                        Kind::InstallEnded,
-                        &[&install.to_be_bytes()[..], b"!"].concat(),
-                    )?;
+                    install::send(&mut self.to_server, Kind::InstallEnded, number, b"!")?;
                 }
             }
         }
-        self.installs.answer(install, &answer);
+        self.installs.answer(number, &answer);
         Ok(())
     }
 }
