@@ -115,7 +115,7 @@ function linkInto(root, { packages }) {
 
 // The folder of a package in the set, or behind its link in the workspace.
 function placeInSet(name, version) {
-  for (const folder of ['/.isolator/packages', '/workspace', os.homedir()]) {
+  for (const folder of ['/.isolator/packages', '/dev/shm/.isolator-packages', '/workspace', os.homedir()]) {
     const place = path.join(folder, FOLDER, name);
     if (readQuietly(path.join(place, 'package.json'))?.version === version) return fs.realpathSync(place);
   }

@@ -6,7 +6,7 @@ use isolator_runner::wire::{self, Installed, Kind, numbered};
 
 use super::Session;
 use crate::install::refused;
-use crate::packages;
+use crate::packages::{self, Links};
 
 impl Session<'_> {
     /// Takes a message of the server about a request for packages.
@@ -17,9 +17,9 @@ impl Session<'_> {
             return Ok(());
         }
         let Installed { install, packages, mut answer } = wire::parse_message(kind, payload)?;
-        if let Some(packages) = packages {
+        if let Some(mut packages) = packages {
             // The programs that start from now on find it. The client may be gone.
-            match packages::make_ready_late(&packages, &self.workdir) {
+            match packages::make_ready(&mut packages, &self.workdir, Links::InPlaceOfOthers) {
                 Ok(()) => self.packages = Some(packages),
                 Err(failed) => {
                     let reason = format!("the packages can't be placed: {}", failed.message);
