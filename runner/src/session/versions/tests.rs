@@ -515,3 +515,48 @@ fn many_names_of_one_file_come_back_quickly() {
     assert!(world.path("0").exists() && !world.path("moved-0").exists());
     assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
 }
+
+#[test]
+fn folders_that_a_cell_has_moved_come_back_whole() {
+    let mut world = World::new();
+    world.write("data/deep/file", "old");
+    world.versions.rest(None);
+    // They are older than the cell.
+    std::thread::sleep(2 * CLOCK_STEP);
+    world.cell(|world| {
+        fs::rename(world.path("data"), world.path("archive")).unwrap();
+        world.write("data/deep/other", "new");
+    });
+    world.undo_all(1);
+    assert_eq!(world.names(), ["data", "data/deep", "data/deep/file"]);
+}
+
+#[test]
+fn folders_that_are_too_deep_hide_only_what_is_in_them() {
+    let mut world = World::new();
+    world.write("a", "old");
+    world.write("z", "old");
+    world.cell(|world| {
+        fs::create_dir_all(world.path(&"q/".repeat(60))).unwrap();
+        world.write("a", "new");
+        fs::remove_file(world.path("z")).unwrap();
+        world.write("new", "x");
+    });
+    let files = world.undo(1);
+    assert!(files.has_unknown && files.left.iter().all(|path| path.starts_with('q')), "{files:?}");
+    assert_eq!((world.read("a"), world.read("z")), ("old".into(), "old".into()));
+    assert!(!world.path("new").exists());
+    fs::remove_dir_all(world.path("q")).unwrap();
+}
+
+#[test]
+fn the_mode_of_a_file_without_a_copy_comes_back() {
+    let mut world = without_copies(&["big"]);
+    fs::set_permissions(world.path("big"), fs::Permissions::from_mode(0o640)).unwrap();
+    world.versions.rest(None);
+    world.cell(|world| {
+        fs::set_permissions(world.path("big"), fs::Permissions::from_mode(0)).unwrap();
+    });
+    world.undo_all(1);
+    assert_eq!(fs::metadata(world.path("big")).unwrap().mode() & 0o777, 0o640);
+}
