@@ -76,6 +76,7 @@ pub fn files(runner: &'static [u8]) -> Vec<PlacedFile> {
         command("bin/pip"),
         command("bin/pip3"),
         command("bin/uv"),
+        command("bin/uvx"),
         placed!("commands/pip/__main__.py"),
         placed!("commands/pip/asking.py"),
         placed!("commands/pip/commands.py"),
