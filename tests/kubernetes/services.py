@@ -155,7 +155,10 @@ class Metrics:
         pods = self.cluster.pods()
         for name in self.cluster.ready():
             item = {"kind": "Pod", "namespace": "isolator", "name": name, "apiVersion": "v1"}
-            value = f"{round(load_of(pods[name], self.token) * 1000)}m"
+            try:
+                value = f"{round(load_of(pods[name], self.token) * 1000)}m"
+            except OSError:
+                continue  # a pod that has just ended
             now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
             items.append({"describedObject": item, "metricName": METRIC, "timestamp": now, "value": value, "selector": None})
         return {"kind": "MetricValueList", "apiVersion": version, "metadata": {}, "items": items}

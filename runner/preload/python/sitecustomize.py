@@ -27,7 +27,8 @@ _TEMPLATE = "/.isolator/preload/template.so"
 _FORKED_CHANNEL = 60
 _LONGEST_REPORT = 60000
 _KERNEL = "/.isolator/session/kernel.py"
-_PACKAGES = "/.isolator/packages"
+# Where a set can be, which depends on the engine.
+_PACKAGES = ("/.isolator/packages/", "/dev/shm/.isolator-packages/")
 _USER_BASE = "PYTHONUSERBASE"
 # Limits of the files that modules may write when they are imported, in bytes and entries.
 _MOST_WRITTEN = 4 << 20
@@ -102,7 +103,7 @@ def _arrange_the_end(preloaded, leaves):
     modules, objects, stats, freeze, unfreeze = sys.modules, gc.get_objects, gc.get_stats, gc.freeze, gc.unfreeze
     bases_of, names_of = type.__dict__["__mro__"].__get__, type.__dict__["__dict__"].__get__
     module_type, builtin, function, method, generator = type(sys), type(len), type(_load), type(_load.__get__(0)), type(_ for _ in ())
-    library = sys.prefix + "/", _PACKAGES + "/"
+    library = sys.prefix + "/", *_PACKAGES
     collections, known = [], {}
     text, streams = type(sys.stdout), vars(sys)
     flush, first_streams = text.flush, [ref(sys.stdout), ref(sys.stderr)]

@@ -10,6 +10,7 @@ use serde_json::value::{RawValue, to_raw_value};
 
 use super::record::{Exception, Part, Record};
 use crate::calls::command::{Bytes, Form as ShownForm};
+use crate::request::notebook::MultilineText;
 use crate::result::media::{Form, check_json};
 use crate::result::units::text;
 
@@ -36,14 +37,6 @@ struct Cell {
     fields: Fields,
     /// The source, if it is a cell of code that has some.
     code: Option<String>,
-}
-
-/// A text, or a list of its parts.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum MultilineText {
-    Whole(String),
-    Parts(Vec<String>),
 }
 
 /// The names of a notebook's language, under which tools write it.
@@ -189,10 +182,9 @@ impl Cell {
         let kind = fields.get("cell_type").context("cell_type is missing")?;
         let kind: String = serde_json::from_str(kind.get()).context("cell_type is no text")?;
         let source = fields.get("source").context("source is missing")?;
-        let source = match serde_json::from_str(source.get()) {
-            Ok(MultilineText::Whole(source)) => source,
-            Ok(MultilineText::Parts(parts)) => parts.concat(),
-            Err(_) => bail!("source is neither a text nor a list of texts"),
+        let Ok(source) = serde_json::from_str::<MultilineText>(source.get()).map(String::from)
+        else {
+            bail!("source is neither a text nor a list of texts")
         };
         let is_code = match kind.as_str() {
             "code" => true,

@@ -108,7 +108,7 @@ pub(super) struct NewVersion {
 }
 
 impl NewVersion {
-    /// Makes the file beside the one that it replaces, so that a folder without room or permission is noticed before anything runs.
+    /// Makes the file in the folder of the one that it replaces, so that a folder without room or permission is noticed before anything runs.
     ///
     /// # Errors
     ///

@@ -259,7 +259,8 @@ impl Runner {
     }
 
     /// Asks for packages, once for each argument, and prints the answers and the folders of sets in the order of the arguments. The number
-    /// of a request is its place; `=` repeats the one before, `gone` ends it, and `in turn` waits for each answer before the next request.
+    /// of a request is its place; `=` repeats the one before, `gone` ends it, `in turn` waits for each answer before the next request, and
+    /// `later` waits a minute.
     async fn install(&mut self, argv: &[String]) -> std::io::Result<()> {
         let (in_turn, asked) = match &argv[1..] {
             [first, rest @ ..] if first == "in turn" => (true, rest),
@@ -269,6 +270,10 @@ impl Runner {
         let (mut answers, mut sent) = (BTreeMap::new(), 0);
         for (at, request) in (0_u32..).zip(asked) {
             let (kind, number, text) = match request.as_str() {
+                "later" => {
+                    tokio::time::sleep(Duration::from_secs(60)).await;
+                    continue;
+                }
                 "=" => (Kind::Install, at - 1, "again"),
                 "gone" => (Kind::InstallEnded, at - 1, ""),
                 text => (Kind::Install, at, text),

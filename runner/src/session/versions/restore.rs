@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, Write as _};
+use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{
@@ -159,7 +160,7 @@ fn put(
                 // A process that has it open goes on with it, so it stays the same file if it is.
                 let opened =
                     same_inode.and_then(|_| openat(&folder, &name, IN_PLACE, Mode::empty()).ok());
-                let mut file = match opened.map(File::from) {
+                let file = match opened.map(File::from) {
                     Some(file) if file.metadata()?.is_file() => {
                         file.set_len(0)?;
                         file
@@ -172,7 +173,7 @@ fn put(
                         File::from(openat(&folder, &name, flags, Mode::RUSR | Mode::WUSR)?)
                     }
                 };
-                file.write_all(&content.bytes)?;
+                write(&file, &content.bytes)?;
                 let (tv_sec, tv_nsec) = entry.stamp.modified;
                 let time = Timespec { tv_sec, tv_nsec: tv_nsec.try_into().unwrap_or(0) };
                 futimens(&file, &Timestamps { last_access: time, last_modification: time })?;
@@ -187,4 +188,23 @@ fn put(
         // A pipe or a socket is of use only with the processes that have it open.
         _ => Err(lost()),
     }
+}
+
+/// The unit in which a file can have holes, in bytes.
+const BLOCK: usize = 4096;
+
+/// Writes the content of an empty file. Blocks of zeros are not written, so that a sparse file takes no more room than before.
+fn write(file: &File, bytes: &[u8]) -> io::Result<()> {
+    file.set_len(bytes.len() as u64)?;
+    let mut from = 0;
+    let is_hole = |block: &&[u8]| block.iter().all(|byte| *byte == 0);
+    while let Some(rest) = bytes.get(from..).filter(|rest| !rest.is_empty()) {
+        from += rest.chunks(BLOCK).take_while(is_hole).map(<[u8]>::len).sum::<usize>();
+        let rest = bytes.get(from..).unwrap_or_default();
+        let run =
+            rest.chunks(BLOCK).take_while(|block| !is_hole(block)).map(<[u8]>::len).sum::<usize>();
+        file.write_all_at(rest.get(..run).unwrap_or_default(), from as u64)?;
+        from += run;
+    }
+    Ok(())
 }
