@@ -25,8 +25,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use isolator_runner::wire::{
-    self, Cell, CellRun, Failed, FailedCause, Interpreter, KernelFork, Kind, Listed, Opened, Read,
-    ReadEnded, ReadError, Rewind, Rewound, Wanted, WantedFiles, WireError,
+    self, Cell, CellRun, Complete, Failed, FailedCause, Interpreter, KernelFork, Kind, Listed,
+    Opened, Read, ReadEnded, ReadError, Rewind, Rewound, Wanted, WantedFiles, WireError,
 };
 
 use self::agent::Agents;
@@ -92,10 +92,10 @@ pub(crate) fn serve(
 ) -> Result<(), NotRun> {
     let wire::Session { mut kernel, workdir, checkpoints } = session;
     let workdir = PathBuf::from(workdir);
-    let packages = kernel.as_ref().and_then(|kernel| kernel.packages.clone());
-    if let Some(packages) = &packages {
+    if let Some(packages) = kernel.as_mut().and_then(|kernel| kernel.packages.as_mut()) {
         packages::make_ready(packages, &workdir, Links::OneByOne)?;
     }
+    let packages = kernel.as_ref().and_then(|kernel| kernel.packages.clone());
     let counted = cgroup::Counters::default();
     let mut session =
         Session::new(workdir, packages, installs, counted, oom_score, from_server, to_server);
@@ -220,6 +220,10 @@ impl Session<'_> {
                     self.measure()?;
                     continue;
                 }
+                Kind::Complete => {
+                    self.complete(&wire::parse_message(kind, &payload)?)?;
+                    continue;
+                }
                 kind => return Err(WireError::Unexpected(kind).into()),
             };
             if !is_alive {
@@ -301,10 +305,10 @@ impl Session<'_> {
 
     /// Takes a message for the agent.
     fn agent(&mut self, kind: Kind, payload: &[u8]) -> io::Result<()> {
-        let Self { agents, workdir, packages, to_server, .. } = self;
+        let Self { agents, workdir, to_server, .. } = self;
         match kind {
             Kind::EndAgent => agents.kill(payload),
-            _ => agents.take(payload, workdir, packages.as_ref(), to_server),
+            _ => agents.take(payload, workdir, to_server),
         }
     }
 
@@ -322,6 +326,14 @@ impl Session<'_> {
         let files = if cells > 0 { self.undo_files(0)? } else { None };
         self.to_server.send(Kind::Rewound, &Rewound { cells, files, checkpoints, is_alive })?;
         Ok(is_alive)
+    }
+
+    /// Asks the kernel for names. It is prepared for the next cell before and after that.
+    fn complete(&mut self, Complete { text }: &Complete) -> io::Result<()> {
+        self.switch_to(0);
+        let completed = self.kernels.as_mut().map(|kernels| kernels.complete(text));
+        self.to_server.send(Kind::Completed, &completed.unwrap_or_default())?;
+        self.to_server.send_empty(Kind::Resting)
     }
 
     fn list(&mut self) -> io::Result<bool> {
