@@ -102,6 +102,7 @@ pub fn files(runner: &'static [u8]) -> Vec<PlacedFile> {
         placed!("session/edits.cjs"),
         placed!("session/channel.py"),
         placed!("session/charts.py"),
+        placed!("session/complete.cjs"),
         placed!("session/complete.py"),
         placed!("session/errors.py"),
         placed!("session/figures.py"),
