@@ -5,7 +5,7 @@ import sys
 
 _interactive = library("IPython.core.interactiveshell")
 _Base = _interactive.InteractiveShell
-_InteractiveShell = load("shell")["InteractiveShell"]
+_InteractiveShell = load("shell")["ZMQInteractiveShell"]
 _Config = library("traitlets.config").Config
 # How many names a note has.
 _MOST_NAMES = 10
