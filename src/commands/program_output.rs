@@ -143,7 +143,7 @@ impl ProgramOutput {
 }
 
 /// Whether the user lets us add colours, and the terminal has some. See no-color.org.
-fn may_color() -> bool {
+pub(super) fn may_color() -> bool {
     let is_dumb = std::env::var_os("TERM").is_some_and(|terminal| terminal == "dumb");
     !is_dumb && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use isolator_runner::paths;
 use isolator_runner::wire::agent::{AgentEnd, AgentEnded};
-use isolator_runner::wire::{Kind, WireError};
+use isolator_runner::wire::{Kind, numbered};
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
@@ -70,7 +70,7 @@ impl Agents {
         workdir: &Path,
         to_server: &mut FrameWriter<File>,
     ) -> io::Result<()> {
-        let (number, bytes) = split(Kind::Agent, payload)?;
+        let (number, bytes) = numbered(Kind::Agent, payload)?;
         if number > self.number {
             self.end();
             self.number = number;
@@ -101,7 +101,7 @@ impl Agents {
     ///
     /// When the server has broken the protocol.
     pub(super) fn kill(&mut self, payload: &[u8]) -> io::Result<()> {
-        let (number, _) = split(Kind::EndAgent, payload)?;
+        let (number, _) = numbered(Kind::EndAgent, payload)?;
         if number == self.number {
             self.end();
         }
@@ -159,12 +159,6 @@ impl Running {
             }
         }
     }
-}
-
-fn split(kind: Kind, payload: &[u8]) -> io::Result<(u32, &[u8])> {
-    let parts = payload.split_first_chunk::<NUMBER>();
-    let (number, bytes) = parts.ok_or(WireError::Unexpected(kind))?;
-    Ok((u32::from_be_bytes(*number), bytes))
 }
 
 /// Starts an agent. The processes that it starts are not killed with the cells.

@@ -25,8 +25,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use isolator_runner::wire::{
-    self, Cell, CellRun, Failed, FailedCause, Interpreter, KernelFork, Kind, Listed, Opened, Read,
-    ReadEnded, ReadError, Rewind, Rewound, Wanted, WantedFiles, WireError,
+    self, Cell, CellRun, Complete, Failed, FailedCause, Interpreter, KernelFork, Kind, Listed,
+    Opened, Read, ReadEnded, ReadError, Rewind, Rewound, Wanted, WantedFiles, WireError,
 };
 
 use self::agent::Agents;
@@ -220,6 +220,10 @@ impl Session<'_> {
                     self.measure()?;
                     continue;
                 }
+                Kind::Complete => {
+                    self.complete(&wire::parse_message(kind, &payload)?)?;
+                    continue;
+                }
                 kind => return Err(WireError::Unexpected(kind).into()),
             };
             if !is_alive {
@@ -322,6 +326,14 @@ impl Session<'_> {
         let files = if cells > 0 { self.undo_files(0)? } else { None };
         self.to_server.send(Kind::Rewound, &Rewound { cells, files, checkpoints, is_alive })?;
         Ok(is_alive)
+    }
+
+    /// Asks the kernel for names. It is prepared for the next cell before and after that.
+    fn complete(&mut self, Complete { text }: &Complete) -> io::Result<()> {
+        self.switch_to(0);
+        let completed = self.kernels.as_mut().map(|kernels| kernels.complete(text));
+        self.to_server.send(Kind::Completed, &completed.unwrap_or_default())?;
+        self.to_server.send_empty(Kind::Resting)
     }
 
     fn list(&mut self) -> io::Result<bool> {
