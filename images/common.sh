@@ -94,11 +94,19 @@ download_alone() {
 }
 
 # Links commands that every sandbox brings along. They are in the path anyway;
-# the links are for shells and programs that set a path of their own.
+# the links are for programs that set a path of their own. Login shells do so,
+# too: they get a path with these commands and those of a set of packages.
 link_commands() {
     for command in "$@"; do
         ln -sf "/.isolator/bin/$command" "/usr/local/bin/$command"
     done
+    cat >/etc/profile.d/isolator.sh <<'PROFILE'
+# Commands of the sandbox, and of the packages that it was given. Their place depends on the engine.
+packages=/.isolator/packages
+[ ! -d "$packages/sets" ] || packages=/dev/shm/.isolator-packages
+PATH=/.isolator/bin:$PATH:$packages/bin:$packages/node_modules/.bin
+unset packages
+PROFILE
 }
 
 # Removes what was only needed to build, then everything a sandbox cannot use.

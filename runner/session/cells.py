@@ -73,9 +73,11 @@ _channels = load("channel")
 _guarded, _signals = _channels["guarded"], _channels["signals"]
 
 
-def prepare(main):
-    """Loads what cells need, and does once what first cells do. Returns a session, whose channel is not connected yet."""
+def prepare(main, modules):
+    """Loads what cells need, and does once what first cells do. Returns a session, whose channel is not connected yet. `modules` are
+    those that were imported before."""
     session = _new_session(main)
+    session.modules = modules
     for step in _steps(session):
         step()
     session.cells.rehearse()

@@ -93,12 +93,13 @@ function valueOf({ type, subtype, value, objectId, unserializableValue }) {
 
 /**
  * Evaluates code as the input of a debugger's console. Returns a promise of an object with the value as its only
- * property; or an object with `error`, `line` and `column` (from 0) if the code can't be compiled; or undefined if the
- * code was terminated.
+ * property; or an object with `error`, `line` and `column` (from 0) if the code has not begun; or undefined if the code
+ * was terminated.
  */
 function evaluate(expression) {
   let promise;
   let answer;
+  let isNow = true;
   const hooks = asyncWrap.getPromiseHooks();
   const restoreHooks = () => apply(asyncWrap.setPromiseHooks, asyncWrap, hooks);
   // V8 makes the promise of the whole code first. It must not be lost: when it can't be settled anymore, the garbage
@@ -112,14 +113,18 @@ function evaluate(expression) {
     unsettled.delete(promise);
     answer = { result };
     const { exceptionDetails, result: value } = result ?? {};
-    if (promise === undefined && exceptionDetails !== undefined) answer.error = valueOf(exceptionDetails.exception);
+    // It has failed before its first statement: V8 can't compile it, or can't declare its variables. Its promise stays pending.
+    if (isNow && exceptionDetails !== undefined) answer.error = valueOf(exceptionDetails.exception);
     const { objectId } = exceptionDetails?.exception ?? value ?? {};
     if (objectId !== undefined) call('Runtime.releaseObjectGroup', { objectGroup: 'cell' });
   });
+  isNow = false;
   if (promise === undefined) {
     restoreHooks();
     // It was terminated before it began.
     if (answer?.result?.exceptionDetails === undefined) return undefined;
+  }
+  if (answer !== undefined && 'error' in answer) {
     const { lineNumber: line, columnNumber: column } = answer.result.exceptionDetails;
     return { error: answer.error, line, column };
   }

@@ -31,7 +31,9 @@ class Cells:
         self._last = None
         self._make()
         # Private references to what a cell can break, of a time when it worked.
-        self._modules, self._builtins = dict(sys.modules), dict(vars(builtins))
+        self._modules = dict(sys.modules) if session.modules is None else session.modules
+        self._note_modules()
+        self._builtins = dict(vars(builtins))
         self._spaces = _spaces(_name for _name in self._modules if _name.partition(".")[0] in _NEEDED)
 
     def _make(self):

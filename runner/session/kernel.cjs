@@ -356,7 +356,8 @@ function idle() {
     // Its value is a promise that stays pending, which is no mistake.
     settleWell(mine, mine.promise);
   } else if (!mine.hasEnded || mine.pending > 0) {
-    const reason = 'Error: the cell waits for a promise that nothing can settle anymore';
+    const hint = hasReadInput() ? '; standard input has ended, so no question is answered' : '';
+    const reason = `Error: the cell waits for a promise that nothing can settle anymore${hint}`;
     fail(null, `${reason}\n`);
     mine.hasEnded = true;
     mine.pending = 0;
@@ -367,6 +368,15 @@ function idle() {
     channel.unref();
     look(mine);
   });
+}
+
+/** Whether code has read standard input to its end. */
+function hasReadInput() {
+  try {
+    return process.stdin.readableEnded === true;
+  } catch {
+    return false;
+  }
 }
 
 /** By SIGINT, also where no cell runs. */

@@ -79,10 +79,11 @@ def _loader(folder, private):
     return load
 
 
-def prepare():
-    """Loads all of the kernel, and imports what it needs, before it has a channel and the files of a session."""
+def prepare(modules):
+    """Loads all of the kernel, and imports what it needs, before it has a channel and the files of a session. `modules` are those that
+    were imported before, by name."""
     main = _new_main()
-    _prepared.append((main, _load("cells")["prepare"](main)))
+    _prepared.append((main, _load("cells")["prepare"](main, modules)))
 
 
 def start():

@@ -4,7 +4,7 @@
 //   object for `var` and `function`, and a slot for `let`, `const` and `class`. Neither can be removed, and a name can't
 //   have both. So a declaration of a name that has the other place becomes an assignment there.
 // - A slot of `const` could only become another one of `const`. So all are `let`, and what would assign to one that was
-//   declared with `const` throws the error.
+//   declared with `const` throws the error, except for code of `eval`, `new Function` and `with`, where that is not known.
 // - Imports come first, and their names follow the module's. See names.cjs for how names are bound.
 // - Exports are declarations, because a cell can't be imported.
 //
@@ -101,6 +101,10 @@ class Rewriting {
       case 'FunctionDeclaration':
         this.#function(node);
         break;
+      case 'LabeledStatement':
+        // A function can have a label.
+        this.#statement(node.body);
+        break;
       case 'ImportDeclaration':
         this.#import(node);
         break;
@@ -183,6 +187,12 @@ class Rewriting {
       this.#edits.insert(node.declarations.at(-1).end, ')');
     } else {
       this.#replace(node.start, end, ' '.repeat('var'.length));
+      const [{ id }] = node.declarations;
+      // `for (async of` would begin an arrow function.
+      if (id.name === 'async') {
+        this.#edits.insert(id.start, '(');
+        this.#edits.insert(id.end, ')');
+      }
     }
     // Without a value, it keeps the one that it has.
   }

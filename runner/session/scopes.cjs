@@ -30,11 +30,19 @@ function bound(pattern, into = []) {
 }
 
 const namesOf = (pattern) => bound(pattern).map(({ name }) => name);
+
+/** A statement without its labels. */
+function unlabelled(statement) {
+  let it = statement;
+  while (it.type === 'LabeledStatement') it = it.body;
+  return it;
+}
+
 const isFunction = (node) => /^(FunctionDeclaration|FunctionExpression|ArrowFunctionExpression)$/.test(node.type);
 
 /** The names that the statements of a block declare for it alone. */
 function lexicals(statements, into) {
-  for (const it of statements) {
+  for (const it of statements.map(unlabelled)) {
     if (it.type === 'VariableDeclaration' && it.kind !== 'var') {
       for (const { id } of it.declarations) for (const name of namesOf(id)) into.add(name);
     } else if (/^(Function|Class)Declaration$/.test(it.type) && it.id) {
@@ -95,13 +103,9 @@ function variables(node, found, block = null, place = null) {
   }
 }
 
-/** The names of a function, apart from its own: parameters, variables, and what its body declares. */
-function namesInside(node) {
-  const names = new Set();
-  for (const it of node.params ?? []) for (const name of namesOf(it)) names.add(name);
-  const statements = node.type === 'StaticBlock' ? node.body : node.body.body ?? [];
-  if (!isArray(statements)) return names;
-  lexicals(statements, names);
+/** The names that the body of a function declares: its variables, and those of its block. */
+function ofBody(statements) {
+  const names = lexicals(statements, new Set());
   for (const it of statements) {
     variables(it, ({ type, id, declarations }) => {
       if (type === 'FunctionDeclaration') names.add(id.name);
@@ -111,19 +115,27 @@ function namesInside(node) {
   return names;
 }
 
+/** All names: which of them are properties of the object of a `with` is not known before it runs. */
+const ANY = { has: () => true };
+
 /** The names that a node declares for what is in it. */
-function declaredBy(node) {
-  if (isFunction(node) || node.type === 'StaticBlock') {
-    const names = namesInside(node);
+function declaredBy(node, parent) {
+  if (isFunction(node)) {
+    const names = new Set(node.params.flatMap(namesOf));
     if (node.type === 'FunctionExpression' && node.id) names.add(node.id.name);
     return names;
   }
   switch (node.type) {
+    case 'StaticBlock':
+      return ofBody(node.body);
+    case 'WithStatement':
+      return ANY;
     case 'ClassDeclaration':
     case 'ClassExpression':
       return new Set(node.id ? [node.id.name] : []);
     case 'BlockStatement':
-      return lexicals(node.body, new Set());
+      // The defaults of parameters don't see what is in the body.
+      return parent !== null && isFunction(parent) ? ofBody(node.body) : lexicals(node.body, new Set());
     case 'SwitchStatement':
       return lexicals(node.cases.flatMap((it) => it.consequent), new Set());
     case 'ForStatement':
@@ -175,9 +187,9 @@ function shorthands(pattern, into) {
  * declares: it is a variable of the session. The second argument of that says whether it is written as `{ name }`.
  */
 function walk(tree, onNode, onTarget) {
-  const visit = (node, scope) => {
+  const visit = (node, scope, parent) => {
     onNode(node);
-    const names = declaredBy(node);
+    const names = declaredBy(node, parent);
     const inside = names === null ? scope : { names, outer: scope };
     const target = targetOf(node);
     if (target !== null) {
@@ -187,13 +199,13 @@ function walk(tree, onNode, onTarget) {
     for (const key in node) {
       const value = node[key];
       if (isArray(value)) {
-        for (const it of value) if (it?.type) visit(it, inside);
+        for (const it of value) if (it?.type) visit(it, inside, node);
       } else if (value?.type) {
-        visit(value, inside);
+        visit(value, inside, node);
       }
     }
   };
-  for (const it of tree.body) visit(it, null);
+  for (const it of tree.body) visit(it, null, null);
 }
 
 function isDeclared(name, scope) {

@@ -21,6 +21,8 @@ class Session:
         # The number of the cell that runs, and where its files come back from.
         self.number, self.folder = 0, getcwd()
         self._cells = None
+        # The modules that were imported before the kernel, in a template.
+        self.modules = None
         # What the first cell tells.
         self._note = None
         # The event loop.

@@ -109,15 +109,32 @@ function problemOf({ message, loc }) {
   return { error: new SyntaxError(message.replace(/ \(\d+:\d+\)$/, '')), line: loc.line, column: loc.column + 1 };
 }
 
-/** True for `{a: 1}`, which would be a block. */
+/** True for `{a: 1}`, which would be a block, and for `{a: 1}.a`. What goes on in another line is a statement of its own. */
 function isObject(code) {
   if (!/^\s*\{/.test(code) || /;\s*$/.test(code)) return false;
+  const text = `(${code}\n)`;
+  let tree;
   try {
-    new Script(`async () => (${code}\n)`, { filename: __filename });
-    return true;
+    tree = parse(text);
   } catch {
     return false;
   }
+  const [{ expression }, ...others] = tree.body;
+  if (expression === undefined || others.length > 0) return false;
+  const object = leftmost(expression);
+  return object !== null && !BREAK.test(text.slice(object.end, expression.end));
+}
+
+/** What is between two parts of an expression, if they are not in one line. */
+const BREAK = /^([^\S\n]|\/\*.*?\*\/)*(\/\/.*)?\n/;
+
+/** The object with which an expression begins. */
+function leftmost(expression) {
+  let it = expression;
+  while (it !== undefined && !/^Object(Expression|Pattern)$/.test(it.type)) {
+    it = it.object ?? it.callee ?? it.left ?? it.test ?? it.tag ?? it.argument ?? it.expression ?? it.expressions?.[0];
+  }
+  return it ?? null;
 }
 
 // --- TypeScript ---

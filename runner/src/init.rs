@@ -23,7 +23,7 @@ pub(crate) fn hold() -> io::Result<()> {
         return Err(io::Error::other("this is not a sandbox: there it would be process 1"));
     }
     let path = std::env::var("PATH").unwrap_or_default();
-    let path = paths::search_path(&path, paths::LATE_PACKAGES);
+    let path = paths::search_path(&path, paths::SET_LINK);
     let mut runner = Command::new(paths::RUNNER).arg("park").env("PATH", path).spawn()?;
     let null = File::options().read(true).write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdin(&null)?;

@@ -10,7 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use isolator_runner::paths::INSTALL_ADDRESS;
-use isolator_runner::wire::{Kind, MAX_INSTALL_REQUEST, MAX_INSTALLS};
+use isolator_runner::wire::{Kind, MAX_INSTALL_REQUEST, MAX_INSTALLS, refused};
 use rustix::event::{PollFd, PollFlags};
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with,
@@ -200,7 +200,7 @@ impl Client {
                     if received.len() > MAX_INSTALL_REQUEST {
                         // The rest is read, too: otherwise the client would get an error instead of the answer.
                         *is_too_long = true;
-                        received.drain(..received.len() - buffer.len().min(count));
+                        received.drain(..received.len() - count);
                     }
                 }
                 Err(error) if would_block(&error) && Instant::now() < *until => return None,
@@ -265,12 +265,12 @@ fn listener(address: &[u8]) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// An answer of the runner's own.
-pub(crate) fn refused(kind: &str, reason: &str) -> String {
-    json!({ "refused": { "kind": kind, "reason": reason } }).to_string()
-}
-
-fn send(
+/// Sends a message about the request with this number.
+///
+/// # Errors
+///
+/// When the server's end of the stream is gone.
+pub(crate) fn send(
     to_server: &mut FrameWriter<File>,
     kind: Kind,
     number: u32,

@@ -1,8 +1,8 @@
 //! Sets of packages, and how the programs of a sandbox find them.
 //!
-//! Python looks for a set in the folder that a variable names. Node.js looks for packages in the folders
-//! above a program, so the workspace gets links to them, as if they were installed there. The program's own
-//! packages come first.
+//! Python looks for a set in the folder that a variable names, and our image also where an interpreter looks that ignores variables.
+//! Node.js looks for packages in the folders above a program, so the workspace gets links to them, as if they were installed there. The
+//! program's own packages come first.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +10,7 @@ use std::io;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use isolator_runner::paths::{LATE_PACKAGES, PACKAGE_SETS, PACKAGES};
+use isolator_runner::paths::{PACKAGE_SETS, PACKAGES, SET_LINK};
 use isolator_runner::wire::{Failed, FailedCause, Interpreter, Packages};
 
 /// The variable by which Python finds a set.
@@ -29,23 +29,27 @@ pub(crate) enum Links {
     AsFewAsPossible,
     /// One link for each package, in a folder of the workspace into which more can be installed.
     OneByOne,
-    /// The same, and links to another set lead to this one.
+    /// The same, and links to another set lead to this one, because programs may run already.
     InPlaceOfOthers,
 }
 
-/// Makes a set ready for the programs that start in a workspace.
+/// Makes a set ready for the programs of a workspace. Its folder becomes the one where they find it.
 ///
 /// # Errors
 ///
-/// When the set is not there, or the workspace can't have the links.
-pub(crate) fn make_ready(packages: &Packages, workdir: &Path, links: Links) -> Result<(), Failed> {
+/// When the set is not there, or there can't be links to it.
+pub(crate) fn make_ready(
+    packages: &mut Packages,
+    workdir: &Path,
+    links: Links,
+) -> Result<(), Failed> {
     let folder = Path::new(&packages.folder);
     let missing = |error: io::Error| Failed {
         cause: FailedCause::Packages,
         message: format!("{}: {error}", folder.display()),
     };
     match packages.interpreter {
-        Interpreter::Python => fs::read_dir(folder).map(drop).map_err(missing),
+        Interpreter::Python => fs::read_dir(folder).map(drop).map_err(missing)?,
         Interpreter::Node => {
             let from = folder.join(NODE_FOLDER);
             fs::read_dir(&from).map_err(missing)?;
@@ -55,26 +59,29 @@ pub(crate) fn make_ready(packages: &Packages, workdir: &Path, links: Links) -> R
                     _ => FailedCause::Workspace,
                 },
                 message: format!("{NODE_FOLDER}: {error}"),
-            })
+            })?;
         }
     }
-}
-
-/// Makes a set ready for programs that run in the workspace already. They may have another one that this one takes the place of.
-///
-/// # Errors
-///
-/// As [`make_ready`].
-pub(crate) fn make_ready_late(packages: &Packages, workdir: &Path) -> Result<(), Failed> {
-    make_ready(packages, workdir, Links::InPlaceOfOthers)?;
-    // Where all sandboxes have the same folder of sets, this says which one is the sandbox's.
-    if packages.interpreter == Interpreter::Python && packages.folder.starts_with(PACKAGE_SETS) {
-        link_anew(Path::new(&packages.folder), Path::new(LATE_PACKAGES)).map_err(|error| {
-            let cause = FailedCause::Packages;
-            Failed { cause, message: format!("{LATE_PACKAGES}: {error}") }
+    if folder.starts_with(PACKAGE_SETS) {
+        link_anew(folder, Path::new(SET_LINK)).map_err(|error| Failed {
+            cause: FailedCause::Packages,
+            message: format!("{SET_LINK}: {error}"),
         })?;
+        packages.folder = SET_LINK.to_owned();
     }
     Ok(())
+}
+
+/// The set that this sandbox has by now, for a process that is not told of each.
+pub(crate) fn present() -> Option<Packages> {
+    let folder = if Path::new(PACKAGE_SETS).is_dir() { SET_LINK } else { PACKAGES };
+    let has = |part: &str| Path::new(folder).join(part).is_dir();
+    let interpreter = match (has("lib"), has(NODE_FOLDER)) {
+        (true, _) => Interpreter::Python,
+        (_, true) => Interpreter::Node,
+        _ => return None,
+    };
+    Some(Packages { interpreter, folder: folder.to_owned() })
 }
 
 /// Makes a link, or replaces the one that is there. No process finds none meanwhile.
@@ -199,7 +206,7 @@ mod tests {
     #[test]
     fn one_link_is_enough_where_nothing_else_is() {
         let (set, place) = (set(), tempfile::tempdir().unwrap());
-        make_ready(&packages(set.path()), place.path(), Links::AsFewAsPossible).unwrap();
+        make_ready(&mut packages(set.path()), place.path(), Links::AsFewAsPossible).unwrap();
         assert!(fs::symlink_metadata(place.path().join(NODE_FOLDER)).unwrap().is_symlink());
         assert!(place.path().join("node_modules/@scope/one").is_dir());
     }
@@ -210,7 +217,7 @@ mod tests {
         for own in ["one", "@scope/one"] {
             fs::create_dir_all(place.path().join(NODE_FOLDER).join(own).join("own")).unwrap();
         }
-        make_ready(&packages(set.path()), place.path(), Links::AsFewAsPossible).unwrap();
+        make_ready(&mut packages(set.path()), place.path(), Links::AsFewAsPossible).unwrap();
         let is_own = |name: &str| place.path().join(NODE_FOLDER).join(name).join("own").is_dir();
         let is_there = |name: &str| place.path().join(NODE_FOLDER).join(name).is_dir();
         assert_eq!(
@@ -223,7 +230,7 @@ mod tests {
     #[test]
     fn links_one_by_one_leave_room_for_more() {
         let (set, place) = (set(), tempfile::tempdir().unwrap());
-        make_ready(&packages(set.path()), place.path(), Links::OneByOne).unwrap();
+        make_ready(&mut packages(set.path()), place.path(), Links::OneByOne).unwrap();
         let folder = place.path().join(NODE_FOLDER);
         assert!(!fs::symlink_metadata(&folder).unwrap().is_symlink());
         assert!(fs::symlink_metadata(folder.join("two")).unwrap().is_symlink());
@@ -233,13 +240,13 @@ mod tests {
     fn a_missing_set_is_an_error() {
         let place = tempfile::tempdir().unwrap();
         for interpreter in [Interpreter::Python, Interpreter::Node] {
-            let packages = Packages { interpreter, folder: "/nowhere".to_owned() };
-            let failed = make_ready(&packages, place.path(), Links::OneByOne).unwrap_err();
+            let mut packages = Packages { interpreter, folder: "/nowhere".to_owned() };
+            let failed = make_ready(&mut packages, place.path(), Links::OneByOne).unwrap_err();
             assert_eq!(failed.cause, FailedCause::Packages, "{}", failed.message);
         }
         fs::write(place.path().join(NODE_FOLDER), "a file").unwrap();
         let failed =
-            make_ready(&packages(set().path()), place.path(), Links::OneByOne).unwrap_err();
+            make_ready(&mut packages(set().path()), place.path(), Links::OneByOne).unwrap_err();
         assert_eq!(failed.cause, FailedCause::Workspace, "{}", failed.message);
     }
 

@@ -36,9 +36,9 @@ pub const PACKAGES: &str = "/.isolator/packages";
 /// The folder of all sets. It can't be listed, and the names of the sets can't be guessed.
 pub const PACKAGE_SETS: &str = "/.isolator/packages/sets";
 
-/// A link to the set of packages that a running sandbox was given, with an engine that has all sets in one folder. Programs that ran
-/// before look there.
-pub const LATE_PACKAGES: &str = "/dev/shm/.isolator-packages";
+/// A link to the set of packages of a sandbox, with an engine that has all sets in one folder. Interpreters of Python look there from
+/// their beginning, so they find a set that the sandbox is given while they run, and also if they ignore variables.
+pub const SET_LINK: &str = "/dev/shm/.isolator-packages";
 
 /// Where the runner listens for requests for packages, in the abstract namespace of the sandbox's network.
 pub const INSTALL_ADDRESS: &[u8] = b"isolator-packages";
@@ -76,6 +76,7 @@ pub fn files(runner: &'static [u8]) -> Vec<PlacedFile> {
         command("bin/pip"),
         command("bin/pip3"),
         command("bin/uv"),
+        command("bin/uvx"),
         placed!("commands/pip/__main__.py"),
         placed!("commands/pip/asking.py"),
         placed!("commands/pip/commands.py"),

@@ -37,7 +37,9 @@ use serde::{Deserialize, Serialize};
 
 pub use self::bounds::{Bounds, OutputLimits, WantedFiles};
 pub use self::decoder::FrameDecoder;
-pub use self::install::{Installed, MAX_INSTALL_REQUEST, MAX_INSTALLS, MAX_PROGRESS, numbered};
+pub use self::install::{
+    Installed, MAX_INSTALL_REQUEST, MAX_INSTALLS, MAX_PROGRESS, numbered, refused,
+};
 pub use self::kind::Kind;
 pub use self::session::{
     Cell, CellEnd, CellEnded, CellRun, CloseContext, Complete, Completed, ContextClosed, Kernel,

@@ -7,7 +7,8 @@ use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
 use isolator_pool::engine::{EngineError, Progress};
-use isolator_pool::run::installs::{Found, Installer, refused_line};
+use isolator_pool::run::installs::{Found, Installer};
+use isolator_runner::wire;
 use serde::Deserialize;
 use serde_json::json;
 
@@ -61,7 +62,7 @@ impl CallInstaller {
     }
 
     /// Notes the handle of the session, for the audit log.
-    pub(super) fn is_of(&self, session: &str) {
+    pub(super) fn set_session(&self, session: &str) {
         // It has one session only.
         let _ = self.session.set(session.to_owned());
     }
@@ -71,8 +72,8 @@ impl CallInstaller {
 impl Installer for CallInstaller {
     async fn find(&self, request: &[u8], image: &str, say: Progress<'_>) -> Found {
         let refused = |kind: &str, reason: &str| {
-            self.packages.refused();
-            Found::Answer(refused_line(kind, reason))
+            self.packages.count_refused(1);
+            Found::Answer(wire::refused(kind, reason))
         };
         if let Some(reason) = self.audit.refusal() {
             return refused("busy", reason);
@@ -102,21 +103,21 @@ impl Installer for CallInstaller {
             }
             Ok(Resolved::Set(new)) => {
                 let packages = self.packages.clone();
-                let set = Arc::clone(&new.set);
+                let set = Arc::clone(&new.bound.set);
                 let bound = move |bound: Result<(), EngineError>| match bound {
                     Ok(()) => {
-                        note.packages(&requirements, &new.set.hash);
+                        note.packages(&requirements, &new.bound.set.hash);
                         note.answered("success");
                         let NewSet { packages: all, new: names, .. } = &*new;
                         let line = bound_line(all, names);
-                        packages.has(*new);
+                        packages.note_bound(*new);
                         line
                     }
                     Err(error) => {
                         tracing::warn!(%error, "a running sandbox was not given its packages");
                         note.answered("error");
-                        packages.refused();
-                        refused_line(
+                        packages.count_refused(1);
+                        wire::refused(
                             "failed",
                             "the sandbox could not be given the packages; the log of the server says why",
                         )
@@ -128,14 +129,14 @@ impl Installer for CallInstaller {
     }
 
     fn refused_unread(&self, requests: u64) {
-        self.packages.refused_more(requests);
+        self.packages.count_refused(requests);
         let mut note = self.note();
         note.requests(requests);
         note.answered("refused");
     }
 
     fn not_placed(&self) {
-        self.packages.is_misplaced();
+        self.packages.note_misplaced();
     }
 }
 

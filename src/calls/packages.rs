@@ -11,13 +11,12 @@ use pep440_rs::{Version, VersionSpecifiers};
 use super::{Call, CallError, Calls};
 use crate::audit::Note;
 use crate::config::Language;
-use crate::packages::installing::SandboxPackages;
+use crate::packages::installing::{BoundSet, SandboxPackages};
 use crate::packages::{Packages, Refusal};
 use crate::request::arguments::InvalidArgument;
 use crate::request::packages::{PackageRequest, WantedPackages};
 use crate::requirement::{self, MOST_SHOWN, shown};
 use crate::result::receipt::UsedPackages;
-use crate::sessions::BoundSet;
 
 /// The packages that a call gets.
 #[derive(Debug, Default)]
@@ -42,8 +41,7 @@ impl GrantedPackages {
         language: &Arc<Language>,
         call: &Call,
     ) -> SandboxPackages {
-        let first = self.bound.as_ref().map(|it| (it.asked.clone(), Arc::clone(&it.set)));
-        SandboxPackages::new(packages, language, &call.client, first)
+        SandboxPackages::new(packages, language, &call.client, self.bound.clone())
     }
 
     /// The names and requirements that were asked for.
@@ -134,8 +132,7 @@ impl Calls {
         Ok(granted)
     }
 
-    /// Remarks on the packages that a cell lists in its code. A session has those with which it was opened, so a cell gets no
-    /// others.
+    /// Remarks on the packages that a cell lists in its code. It gets no others than its session has.
     ///
     /// # Errors
     ///

@@ -79,7 +79,7 @@ impl Calls {
         wish.max_queue = call.longest_wait(None);
         let (session, receipt, mut evicted) =
             self.sessions.open(&call.client, &self.config, wish).await?;
-        installer.is_of(&session.id);
+        installer.set_session(&session.id);
         notes.append(&mut evicted);
         note.place(&session.language.name, Some(&session.id));
         note.limits(session.idle_timeout, session.resources);

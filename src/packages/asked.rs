@@ -46,6 +46,12 @@ impl Plan {
 }
 
 impl Key {
+    /// The bytes of its texts.
+    pub(super) fn bytes(&self) -> usize {
+        let keeps = self.keeps.iter().map(|(name, version)| name.len() + version.len());
+        keeps.chain(self.requirements.iter().map(String::len)).sum()
+    }
+
     /// The set in messages.
     pub(super) fn called(&self) -> String {
         match &self.set {

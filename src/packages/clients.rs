@@ -34,8 +34,8 @@ impl SetsOfClients {
 }
 
 impl Packages {
-    /// How many sets on demand the sandboxes of a client have, if a running program of it can't be given another. All that the sandboxes of one client have can be
-    /// half of those that there can be, unless there is only one client.
+    /// How many sets on demand the sandboxes of a client have, if a running program of it can't be given another. They can be half of those
+    /// that there can be, unless there is only one client.
     pub(super) fn too_many_of(&self, client: &Client) -> Option<usize> {
         let on_demand = self.config.packages.on_demand()?;
         if self.common.has_one_client {
@@ -46,10 +46,5 @@ impl Packages {
         let most = (on_demand.max_sets / 2).max(1);
         let count = self.common.sets_of_clients.count(client, &named.collect::<Vec<_>>());
         (count >= most).then_some(count)
-    }
-
-    /// Digest of the image of a language's sandboxes that are made now, once it is known.
-    pub(super) fn image(&self, language: &str) -> Option<String> {
-        self.shared.as_ref()?.backend.image(language)
     }
 }

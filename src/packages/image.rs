@@ -10,6 +10,11 @@ use crate::packages::target::Target;
 use crate::requirement::{self, Machine, Requirement, shown};
 
 impl Packages {
+    /// Digest of the image of a language's sandboxes that are made now, once it is known.
+    pub(super) fn image(&self, language: &str) -> Option<String> {
+        self.shared.as_ref()?.backend.image(language)
+    }
+
     /// The interpreter of a language, if it can be found out.
     async fn target(&self, language: &Language) -> Option<Target> {
         let target = self.shared.as_ref()?.backend.target(language).await;

@@ -30,17 +30,23 @@ struct Shared {
     packages: Packages,
     language: Arc<Language>,
     client: Client,
-    now: Mutex<Bound>,
+    now: Mutex<Now>,
     /// One request after the other, because each adds to what the one before has brought.
     turn: Arc<tokio::sync::Mutex<()>>,
 }
 
-/// The set of a sandbox.
-#[derive(Debug, Clone, Default)]
-struct Bound {
+/// A set of packages for a sandbox.
+#[derive(Debug, Clone)]
+pub(crate) struct BoundSet {
     /// The names of sets and requirements that were asked for.
-    asked: Vec<String>,
-    set: Option<Arc<PackageSet>>,
+    pub asked: Vec<String>,
+    pub set: Arc<PackageSet>,
+}
+
+/// The state of a sandbox.
+#[derive(Debug, Clone)]
+struct Now {
+    bound: Option<BoundSet>,
     /// Whether the sandbox could not take the set, although the engine has given it.
     is_misplaced: bool,
     /// How often its programs have got packages.
@@ -62,22 +68,24 @@ pub(crate) enum Resolved {
     Set(Box<NewSet>),
 }
 
-/// A set for a sandbox.
+/// Another set for a sandbox.
 pub(crate) struct NewSet {
-    pub asked: Vec<String>,
-    pub set: Arc<PackageSet>,
+    pub bound: BoundSet,
     /// All packages of the set.
     pub packages: Vec<InstalledPackage>,
     /// The names of those that the sandbox did not have in this version.
     pub new: Vec<String>,
-    turn: OwnedMutexGuard<()>,
+    _turn: OwnedMutexGuard<()>,
 }
 
 /// Why a program got no packages.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NotInstalled {
     /// The sandbox is for another language.
-    #[error("this sandbox is for {own}, and can't be given packages for {}", quoted(.asked))]
+    #[error(
+        "this sandbox is for {own}, and can't be given packages for {}: run what needs them in a sandbox for that language",
+        quoted(.asked)
+    )]
     OtherLanguage { asked: String, own: &'static str },
     /// Nothing is built for requests, and no set has the packages.
     #[error("{}", off(.missing, .language, .sets))]
@@ -151,25 +159,23 @@ impl SandboxPackages {
         packages: &Packages,
         language: &Arc<Language>,
         client: &Client,
-        first: Option<(Vec<String>, Arc<PackageSet>)>,
+        bound: Option<BoundSet>,
     ) -> Self {
-        let (asked, set) = first.map_or((Vec::new(), None), |(asked, set)| (asked, Some(set)));
-        if let Some(set) = &set {
-            packages.common.sets_of_clients.note(client, set);
+        if let Some(bound) = &bound {
+            packages.common.sets_of_clients.note(client, &bound.set);
         }
         Self(Arc::new(Shared {
             packages: packages.clone(),
             language: Arc::clone(language),
             client: client.clone(),
-            now: Mutex::new(Bound { asked, set, is_misplaced: false, installs: 0 }),
+            now: Mutex::new(Now { bound, is_misplaced: false, installs: 0 }),
             turn: Arc::default(),
         }))
     }
 
-    /// The names and requirements that were asked for, and the set, if the sandbox has one.
-    pub(crate) fn bound(&self) -> Option<(Vec<String>, Arc<PackageSet>)> {
-        let now = lock(&self.0.now);
-        now.set.as_ref().map(|set| (now.asked.clone(), Arc::clone(set)))
+    /// The set that the sandbox has, if it has one.
+    pub(crate) fn bound(&self) -> Option<BoundSet> {
+        lock(&self.0.now).bound.clone()
     }
 
     /// How often programs have got packages.
@@ -188,31 +194,25 @@ impl SandboxPackages {
     }
 
     /// Notes that the sandbox has the set.
-    pub(crate) fn has(&self, new: NewSet) {
-        let NewSet { asked, set, turn, .. } = new;
+    pub(crate) fn note_bound(&self, new: NewSet) {
         let mut now = lock(&self.0.now);
         let installs = now.installs.saturating_add(1);
-        *now = Bound { asked, set: Some(set), is_misplaced: false, installs };
-        drop(turn);
+        *now = Now { bound: Some(new.bound), is_misplaced: false, installs };
         self.0.packages.common.installs.add(1);
     }
 
     /// Notes that the sandbox could not take the last set.
-    pub(crate) fn is_misplaced(&self) {
+    pub(crate) fn note_misplaced(&self) {
         lock(&self.0.now).is_misplaced = true;
     }
 
-    /// Counts a request that got nothing.
-    pub(crate) fn refused(&self) {
-        self.refused_more(1);
-    }
-
     /// Counts requests that got nothing.
-    pub(crate) fn refused_more(&self, requests: u64) {
+    pub(crate) fn count_refused(&self, requests: u64) {
         self.0.packages.common.refused_installs.add(requests);
     }
 
-    /// Finds the set for what a program asks for, in a sandbox that was made from the image with this digest. Dropping the future leaves a build running.
+    /// Finds the set for what a program asks for, in a sandbox that was made from the image with this digest. Dropping the future leaves a
+    /// build running.
     ///
     /// # Errors
     ///
@@ -247,8 +247,9 @@ impl SandboxPackages {
         let wanted = requirement::parse_all(interpreter, &texts)?;
         let turn = Arc::clone(turn).lock_owned().await;
         let now = lock(&self.0.now).clone();
-        let there = There::find(&packages, own, &now).await;
-        let is_new = |wanted: &&Requirement| !there.satisfies(wanted, &now.asked);
+        let there = There::find(&packages, own, now.bound.as_ref()).await;
+        let asked = now.bound.as_ref().map_or(&[][..], |bound| &bound.asked);
+        let is_new = |wanted: &&Requirement| !there.satisfies(wanted, asked);
         let missing: Vec<_> = wanted.iter().filter(is_new).collect();
         if missing.is_empty() && !upgrades && !now.is_misplaced {
             return Ok(Resolved::There(there.packages_of(&wanted)));
@@ -259,7 +260,7 @@ impl SandboxPackages {
             true => wanted,
             false => missing.into_iter().cloned().collect(),
         };
-        let before = now.asked.iter().filter(|text| {
+        let before = asked.iter().filter(|text| {
             // A new requirement takes the place of the one of before.
             let read = requirement::parse(interpreter, text);
             !read.is_ok_and(|read| wanted.iter().any(|wanted| wanted.name == read.name))
@@ -267,8 +268,8 @@ impl SandboxPackages {
         let before: Vec<String> = before.cloned().collect();
         let plan = Wish { before, wanted, keeps };
         let found = plan.find(&packages, own, client, say).await;
-        let (asked, set) = match found {
-            Ok(found) => found,
+        let bound = match found {
+            Ok(bound) => bound,
             Err(NotInstalled::Refused(refusal))
                 if refusal.kind() == "no_match" && !plan.keeps.is_empty() =>
             {
@@ -277,18 +278,19 @@ impl SandboxPackages {
             }
             Err(error) => return Err(error),
         };
-        let stored = packages.stored_set(&set.hash).await;
+        let stored = packages.stored_set(&bound.set.hash).await;
         let locked = stored.map_or_else(Vec::new, |stored| stored.packages);
         let list: Vec<_> = locked
             .into_iter()
             .map(|it| InstalledPackage { name: it.name, version: it.version })
             .collect();
-        if now.set.as_ref() == Some(&set) && !now.is_misplaced {
+        let is_same = now.bound.as_ref().is_some_and(|it| it.set == bound.set);
+        if is_same && !now.is_misplaced {
             return Ok(Resolved::There(list));
         }
         let is_new = |it: &&InstalledPackage| there.versions.get(&it.name) != Some(&it.version);
         let new = list.iter().filter(is_new).map(|it| it.name.clone()).collect();
-        Ok(Resolved::Set(Box::new(NewSet { asked, set, packages: list, new, turn })))
+        Ok(Resolved::Set(Box::new(NewSet { bound, packages: list, new, _turn: turn })))
     }
 }
 
@@ -302,9 +304,9 @@ struct There {
 }
 
 impl There {
-    async fn find(packages: &Packages, language: &Language, now: &Bound) -> Self {
-        let set = match &now.set {
-            Some(set) => packages.stored_set(&set.hash).await,
+    async fn find(packages: &Packages, language: &Language, bound: Option<&BoundSet>) -> Self {
+        let set = match bound {
+            Some(bound) => packages.stored_set(&bound.set.hash).await,
             None => None,
         };
         let image = match language.kernel {
@@ -364,14 +366,13 @@ struct Wish {
 }
 
 impl Wish {
-    /// The set, and the names to ask for it.
     async fn find(
         &self,
         packages: &Packages,
         language: &Arc<Language>,
         client: &Client,
         say: Progress<'_>,
-    ) -> Result<(Vec<String>, Arc<PackageSet>), NotInstalled> {
+    ) -> Result<BoundSet, NotInstalled> {
         let with = |more: Vec<String>| {
             let mut asked = self.before.clone();
             asked.extend(more);
@@ -379,9 +380,9 @@ impl Wish {
         };
         let get = async |asked: Vec<String>| {
             let keeps = self.keeps.clone();
-            let got = packages.get_keeping(language, &asked, keeps, client, Some(say)).await?;
-            packages.common.sets_of_clients.note(client, &got);
-            Ok::<_, NotInstalled>((asked, got))
+            let set = packages.get_keeping(language, &asked, keeps, client, Some(say)).await?;
+            packages.common.sets_of_clients.note(client, &set);
+            Ok::<_, NotInstalled>(BoundSet { asked, set })
         };
         // One that is there, with the versions that its operator has chosen.
         let named = |packages: &Packages| packages.satisfying(&language.name, &self.wanted);

@@ -35,6 +35,9 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(120);
 /// Sets and failures that are remembered. Others are found again in the store, or with another try.
 const MOST_REMEMBERED: usize = 1024;
 
+/// Bytes of the texts of those that are remembered. A request of a program can have 64 KiB.
+const MOST_REMEMBERED_BYTES: usize = 4 << 20;
+
 /// A set that was there when it was last looked for.
 #[derive(Debug)]
 pub(super) struct Ready {
@@ -62,11 +65,22 @@ struct Job {
     failures: u32,
     /// The time of the last request for it.
     used: Instant,
+    /// The length of what was asked for, and of the reason if it failed.
+    bytes: usize,
 }
 
 impl Job {
-    fn new(state: State, failures: u32) -> Self {
-        Self { state, failures, used: Instant::now() }
+    fn new(key: &Key, state: State, failures: u32) -> Self {
+        let why = match &state {
+            State::Failed { why, .. } => why.to_string().len(),
+            State::Building { .. } | State::Ready(_) => 0,
+        };
+        Self { state, failures, used: Instant::now(), bytes: key.bytes() + why }
+    }
+
+    /// Whether it can be forgotten.
+    fn is_over(&self) -> bool {
+        !matches!(self.state, State::Building { .. })
     }
 }
 
@@ -233,7 +247,7 @@ impl Jobs {
         let clients = watch::Sender::new(vec![client.clone()]);
         let begun = Begun { step: sender, clients: clients.subscribe() };
         let state = State::Building { step, client: client.clone(), clients };
-        jobs.insert(key.clone(), Job::new(state, failures));
+        jobs.insert(key.clone(), Job::new(key, state, failures));
         forget_oldest(&mut jobs);
         Ok(Joined::Begun(waiting, begun))
     }
@@ -244,7 +258,7 @@ impl Jobs {
         if jobs.contains_key(key) {
             return false;
         }
-        jobs.insert(key.clone(), Job::new(State::Ready(ready), 0));
+        jobs.insert(key.clone(), Job::new(key, State::Ready(ready), 0));
         forget_oldest(&mut jobs);
         true
     }
@@ -255,16 +269,17 @@ impl Jobs {
         let before = jobs.get(key).map_or(0, |job| job.failures);
         match &made {
             Ok(ready) => {
-                jobs.insert(key.clone(), Job::new(State::Ready(Arc::clone(ready)), 0));
+                jobs.insert(key.clone(), Job::new(key, State::Ready(Arc::clone(ready)), 0));
             }
             Err(why) if why.is_remembered() => {
                 let state = State::Failed { why: why.clone(), since: Instant::now() };
-                jobs.insert(key.clone(), Job::new(state, before.saturating_add(1)));
+                jobs.insert(key.clone(), Job::new(key, state, before.saturating_add(1)));
             }
             Err(_) => {
                 jobs.remove(key);
             }
         }
+        forget_oldest(&mut jobs);
         waiters.send_replace(BuildStep::Done(made));
         before == 0
     }
@@ -359,13 +374,53 @@ fn pause(failures: u32, why: &Refusal) -> Duration {
     doubled.min(LONGEST_PAUSE)
 }
 
-/// Forgets the jobs of sets that were asked for least recently, if there are too many.
+/// Forgets the jobs of sets that were asked for least recently, if there are too many or they are too long.
 fn forget_oldest(jobs: &mut HashMap<Key, Job>) {
-    while jobs.len() > MOST_REMEMBERED {
-        let is_over = |job: &Job| !matches!(job.state, State::Building { .. });
-        let over = jobs.iter().filter(|(_, job)| is_over(job));
+    loop {
+        let bytes: usize = jobs.values().filter(|job| job.is_over()).map(|job| job.bytes).sum();
+        if jobs.len() <= MOST_REMEMBERED && bytes <= MOST_REMEMBERED_BYTES {
+            return;
+        }
+        let over = jobs.iter().filter(|(_, job)| job.is_over());
         let Some((oldest, _)) = over.min_by_key(|(_, job)| job.used) else { return };
         let oldest = oldest.clone();
         jobs.remove(&oldest);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn failures_of_long_requests_are_forgotten_earlier() {
+        let (jobs, client) = (Jobs::new(true), Client::Host);
+        let key = |number: u32, length: usize| Key {
+            language: "py".to_owned(),
+            set: None,
+            requirements: vec![format!("{number}{}", "x".repeat(length))],
+            keeps: BTreeMap::from([("y".to_owned(), "1".repeat(length))]),
+        };
+        let fail = |key: &Key| {
+            let joined = jobs.join(key, &client, None, false);
+            let Ok(Joined::Begun(_, begun)) = joined else { panic!("it was not known") };
+            jobs.end(key, Err(Refusal::Vanishes("it".to_owned())), &begun.step);
+        };
+        let is_known = |key: &Key| matches!(jobs.known(key), KnownSet::Failed(_));
+        let long = 32 << 10;
+        for number in 0..200 {
+            fail(&key(number, long));
+            tokio::time::advance(Duration::from_millis(1)).await;
+        }
+        let known = (0..200).filter(|number| is_known(&key(*number, long))).count();
+        assert_eq!(known, MOST_REMEMBERED_BYTES / (2 * long) - 1, "and a few bytes of each");
+        assert!(is_known(&key(199, long)) && !is_known(&key(0, long)));
+        // Short ones have room.
+        for number in 200..1000 {
+            fail(&key(number, 10));
+        }
+        assert!((200..1000).all(|number| is_known(&key(number, 10))));
     }
 }

@@ -145,7 +145,7 @@ impl Refusal {
             Self::NotAllowed { .. } => "not_allowed",
             Self::TooMany { .. } | Self::TooLarge { .. } | Self::NoRoom { .. } => "too_large",
             Self::Busy { .. } | Self::AllInUse(_) | Self::Stopping => "busy",
-            Self::Failed { why, .. } if why.is_of_requirements() => "no_match",
+            Self::Failed { why, .. } if why.is_no_match() => "no_match",
             Self::FailedBefore { first, .. } => first.kind(),
             Self::Bad { .. } | Self::Failed { .. } | Self::Unusable { .. } | Self::Vanishes(_) => {
                 "failed"
@@ -158,7 +158,7 @@ impl Refusal {
     pub(crate) fn for_program(&self) -> String {
         const LOG: &str = "the log of the server says why";
         match self {
-            Self::Failed { why, .. } if why.is_of_requirements() => self.to_string(),
+            Self::Failed { why, .. } if why.is_of_packages() => self.to_string(),
             Self::Failed { what, why } => match &**why {
                 BuildError::Unreachable { .. } | BuildError::Forbidden { .. } => {
                     format!(
@@ -207,4 +207,75 @@ fn list(names: &[String]) -> String {
 /// A size in MiB, rounded up.
 fn size(bytes: u64) -> ByteSize {
     ByteSize::mib(bytes.div_ceil(1 << 20))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+    use crate::packages::lock::LockError;
+
+    fn failed(why: BuildError) -> Refusal {
+        Refusal::Failed { what: "a set of x".to_owned(), why: Arc::new(why) }
+    }
+
+    #[test]
+    fn a_program_learns_nothing_of_the_files_and_tools_of_the_server() {
+        let (place, said) = ("/srv/private", "at /srv/private".to_owned());
+        let io = || io::Error::other("the disk says /srv/private");
+        let index = || "https://index.example/srv/private".to_owned();
+        let (after, tool) = (Duration::from_secs(9), "uv");
+        let lock = || {
+            let error = Box::new(LockError::new("it is for other requirements"));
+            LockError::Folder { folder: place.into(), error }
+        };
+        let unusable = Refusal::Unusable { what: "a set of x".to_owned(), why: Arc::new(io()) };
+        let refusals = [
+            failed(BuildError::NoTool { tool, program: place.into(), error: io() }),
+            failed(BuildError::NoPython(said.clone())),
+            failed(BuildError::Unreachable { index: index(), said: said.clone() }),
+            failed(BuildError::Forbidden { index: index(), said: said.clone() }),
+            failed(BuildError::Timeout { after, last: said.clone() }),
+            failed(BuildError::Full(place.into())),
+            failed(BuildError::Tool { tool, how: "exit status: 2".to_owned(), said }),
+            failed(BuildError::Lock(lock())),
+            failed(BuildError::RefusedLock(lock())),
+            unusable,
+        ];
+        for refusal in refusals {
+            let before = Refusal::FailedBefore {
+                first: Box::new(refusal.clone()),
+                ago: after,
+                again: after,
+            };
+            for refusal in [refusal, before] {
+                let (own, told) = (refusal.to_string(), refusal.for_program());
+                assert!(own.contains(place), "the log has all of it: {own}");
+                assert!(!told.contains("srv") && !told.contains("uv"), "{told}");
+                assert!(
+                    told.contains("a set of x") && told.contains("the log of the server"),
+                    "{told}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_program_learns_what_is_wrong_with_the_packages() {
+        let said = "there is no version of x".to_owned();
+        let unsolvable = BuildError::Unsolvable { target: "cp313".to_owned(), said };
+        let lock = BuildError::Lock(LockError::new("two locks have other versions of y"));
+        let cases = [
+            (unsolvable, "there is no version of x", "no_match"),
+            (BuildError::Refused("it has a device".to_owned()), "it has a device", "failed"),
+            (BuildError::Memory { tool: "npm", most: 512 }, "512 MiB", "failed"),
+            (lock, "other versions of y", "failed"),
+        ];
+        for (why, part, kind) in cases {
+            let refusal = failed(why);
+            assert!(refusal.for_program().contains(part), "{}", refusal.for_program());
+            assert_eq!(refusal.kind(), kind, "{refusal}");
+        }
+    }
 }

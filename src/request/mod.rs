@@ -2,6 +2,7 @@
 
 pub(crate) mod arguments;
 pub(crate) mod limits;
+pub(crate) mod notebook;
 pub(crate) mod options;
 pub(crate) mod pack;
 pub(crate) mod packages;

@@ -63,15 +63,31 @@ pub(crate) fn state_after(cells: u32, files: Option<&UndoneFiles>) -> String {
     if let Some((last, others)) = left.split_last() {
         let others =
             if others.is_empty() { String::new() } else { format!("{} and ", others.join(", ")) };
+        let are = if others.is_empty() && files.more < 2 { "is" } else { "are" };
         text.push_str(&format!(
-            ", except for {others}{last}, which are too large to be kept, could not be written, or may not be the work of \
+            ", except for {others}{last}, which {are} too large to be kept, could not be written, or may not be the work of \
              what was undone"
         ));
     }
     if files.has_unknown {
-        text.push_str("; there are too many files to undo all of them, or they changed while they were listed");
+        text.push_str(
+            "; others may not be, because there are too many files to list, they changed meanwhile, or a folder can't be read",
+        );
     }
     text
+}
+
+/// Describes what was undone with a cell; nothing if no cell was.
+pub(crate) fn undone(cell: &CellOutcome) -> Option<String> {
+    let state = || state_after(cell.undone, cell.undone_files.as_ref());
+    match cell.undone {
+        0 => None,
+        1 => Some(format!("the cell was undone: {}", state())),
+        cells => Some(format!(
+            "the last {cells} cells were undone, because there was no newer checkpoint: {}",
+            state()
+        )),
+    }
 }
 
 /// The cause of a failure, and what it means for the session.
@@ -88,14 +104,7 @@ fn message(cause: Option<String>, cell: &CellOutcome) -> Option<String> {
         (true, 0, Some(CellEnd::Exited)) if cause.is_some() => {
             Some("the session goes on, with its variables".to_owned())
         }
-        (true, 0, _) => None,
-        (true, 1, _) => {
-            Some(format!("the cell was undone: {}", state_after(1, cell.undone_files.as_ref())))
-        }
-        (true, cells, _) => Some(format!(
-            "the last {cells} cells were undone, because there was no newer checkpoint: {}",
-            state_after(cells, cell.undone_files.as_ref())
-        )),
+        (true, ..) => undone(cell),
     };
     match (cause, state) {
         (Some(cause), Some(state)) => Some(format!("{cause}; {state}")),

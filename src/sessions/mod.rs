@@ -29,7 +29,7 @@ use self::journal::Journal;
 use self::journals::{Journals, KeptJournal, ReadError};
 use self::lifetime::Lifetime;
 pub(crate) use self::lifetime::{AtDeadline, Deadline, TooLate};
-pub(crate) use self::open::{BoundSet, InUse, OpenSession};
+pub(crate) use self::open::{InUse, OpenSession};
 pub(crate) use self::registry::Registry;
 use self::registry::{Evicted, Reservation, Unless, longest_unused, watch};
 use crate::config::{Config, Language, SessionsConfig, WhenFull};
@@ -180,7 +180,7 @@ impl Sessions {
             kernel.env.extend(env);
         }
         let bound = packages.as_ref().and_then(SandboxPackages::bound);
-        let (asked, set) = bound.map_or((Vec::new(), None), |(asked, set)| (asked, Some(set)));
+        let (asked, set) = bound.map(|bound| (bound.asked, bound.set)).unzip();
         let request = SessionRequest {
             kernel,
             resources,
@@ -200,7 +200,10 @@ impl Sessions {
             resources,
             session,
             config: Arc::clone(config),
-            journal: Mutex::new(Journal::new(self.config.journal.as_usize()).with_packages(asked)),
+            journal: Mutex::new(
+                Journal::new(self.config.journal.as_usize())
+                    .with_packages(asked.unwrap_or_default()),
+            ),
             packages,
             idle_timeout,
             lifetime: Lifetime::new(idle_timeout, max_age, deadline),

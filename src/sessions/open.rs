@@ -6,7 +6,6 @@ use std::time::{Duration, SystemTime};
 
 use isolator_pool::engine::limits::Resources;
 use isolator_pool::lock::lock;
-use isolator_pool::packages::PackageSet;
 use isolator_pool::pool::admission::Client;
 use isolator_pool::pool::session::Session;
 use tokio::time::Instant;
@@ -17,7 +16,7 @@ use super::journal::Journal;
 use super::journals::Published;
 use super::lifetime::{Lifetime, NextEnd};
 use crate::config::{Config, Language};
-use crate::packages::installing::SandboxPackages;
+use crate::packages::installing::{BoundSet, SandboxPackages};
 use crate::policy::Policies;
 
 /// Least memory that counts for a session, in bytes.
@@ -54,19 +53,10 @@ pub(crate) struct OpenSession {
     pub(super) step: Mutex<Option<CancellationToken>>,
 }
 
-/// A set of packages for a session.
-#[derive(Debug, Clone)]
-pub(crate) struct BoundSet {
-    /// The names of sets and requirements that were asked for.
-    pub asked: Vec<String>,
-    pub set: Arc<PackageSet>,
-}
-
 impl OpenSession {
     /// The set of packages that its cells can import from now.
     pub(crate) fn bound(&self) -> Option<BoundSet> {
-        let (asked, set) = self.packages.as_ref()?.bound()?;
-        Some(BoundSet { asked, set })
+        self.packages.as_ref()?.bound()
     }
 
     /// How often its programs have got packages.

@@ -167,11 +167,12 @@ def shares(nodes, callers=6, calls=15):
 
 
 @pytest.mark.parametrize("says", [*LIES, *NOISE], ids=range(len(LIES) + len(NOISE)))
-def test_a_node_that_lies_about_its_load_takes_no_more_than_its_share_and_stops_nobody(nodes, says):
+def test_a_node_that_lies_about_its_load_takes_no_more_than_an_idle_one_and_stops_no_other(nodes, says):
     with lying(nodes, says):
         assert int(nodes.haproxy.servers("programs")["n3"]["weight"]) <= 256
         found = shares(nodes)
-        # A third each, as far as so few calls are spread evenly.
-        assert found["n3"] < 0.6 and min(found["n1"], found["n2"]) > 0.15, found
+        # At most the share of an idle node: the others say truly that they are busy, by which they get fewer calls. If n3 could raise its
+        # weight above its configured one, it would get nearly all.
+        assert found["n3"] < 0.75 and min(found["n1"], found["n2"]) > 0.08, found
         # Sessions on it are not its to give up.
         assert nodes.haproxy.states("kept")["n3"] == "UP"

@@ -5,9 +5,10 @@ import re
 import package_sets
 import pytest
 from package_index import Index
-from package_sets import packages, python_set, serving
-from server import shared
+from package_sets import Store, packages, python_set, serving
+from server import ROOT, listening, shared
 from session_calls import Tools, opened
+from test_apis_clients import FOLDER, KEY, run
 
 SETS = {"small": python_set("gamma")}
 ALLOWED = ["alpha", "gamma", "odd.*", "plain", "@scope/*"]
@@ -121,3 +122,17 @@ async def test_npm_installs_what_the_program_then_requires(demand, tools):
         assert told["stdout"] == "2.0.0\n", told
         cell = await session.cell("require('plain').version + (await import('plain')).default.part")
         assert cell["result"] == "'2.0.0part'", cell
+
+
+async def test_processes_of_the_newest_e2b_sdk_install_packages(tmp_path):
+    with Index(packages()) as index:
+        address = {"python": index.python(), "javascript": index.javascript()}
+        wanted = {"enabled": True, "allow": ALLOWED + ["hook"]}
+        config = package_sets.config(tmp_path, None, address, onDemand=wanted, apis={"e2b": {}}, sessions={"memoryMB": 4096})
+        with Store(tmp_path / "data").used():
+            async with listening(tmp_path, config) as mcp:
+                address = mcp.removesuffix("/mcp")
+                variables = {"E2B_API_URL": address, "E2B_SANDBOX_URL": address, "E2B_API_KEY": KEY}
+                found = await run([ROOT / "scripts/client", "--python", "e2b", FOLDER / "e2b_installs.py"], variables)
+    assert found["checks"]
+    assert {name: outcome for name, outcome in found["checks"].items() if outcome != "works"} == {}

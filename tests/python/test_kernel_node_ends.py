@@ -66,6 +66,42 @@ def test_syntax_errors_show_where(kernel):
     assert cell.reason.startswith("SyntaxError: ") and "<cell 12>:1\nJSON.parse('{')\n" in cell.stderr
 
 
+def test_what_v8_can_not_declare_fails_with_its_reason(kernel):
+    kernel.good("let q = 1; const c = 1")
+    assert kernel.good("label: function q() { return 6 }\nq()") == "6"
+    kernel.good("Object.preventExtensions(globalThis); 0")
+    for code in ("var frozen = 1", "function frozen() {}"):
+        cell = kernel.run(code)
+        assert (cell.kind, cell.reason) == (FAILED, "TypeError: Cannot add property frozen, object is not extensible")
+    assert kernel.good("let slot = 5; slot") == "5"
+    cell = kernel.run("await new Promise((done) => require('readline').createInterface(process.stdin).question('name? ', done))")
+    assert cell.reason.endswith("nothing can settle anymore; standard input has ended, so no question is answered")
+
+
+def test_constants_are_those_that_an_assignment_means(kernel):
+    kernel.good("const c = 1; let async = 1")
+    assert kernel.good("const o = { c: 1 }; with (o) { c = 7 }\n[o.c, c]") == "[ 7, 1 ]"
+    for code in ("((x = () => { c = 1 }) => { var c; x() })()", "(function (x = (c = 2)) {})()", "label: { c = 3 }"):
+        assert kernel.run(code).reason == "TypeError: Assignment to constant variable.", code
+    for code in ("(() => { var c; c = 3 })()", "((c) => { c = 3 })()", "class K { static { var c; c = 4 } }", "(() => { x: function c() {} c = 5 })()"):
+        kernel.good(code)
+    assert kernel.good("for (var async of [3]);\nasync") == "3"
+
+
+def test_a_block_is_an_object_only_if_nothing_follows_it(kernel):
+    kernel.good("let x = 1")
+    for code, value in {
+        "{ x }": "{ x: 1 }",
+        "{ x }\n[1, 2].map((it) => it)": "[ 1, 2 ]",
+        "{ x } // a block\n(x)": "1",
+        "{ a: 1 }.a": "1",
+        "{ a: await 3, b: 2 }\n": "{ a: 3, b: 2 }",
+        "{ x } = { x: 9 }": "{ x: 9 }",
+        "{ let y = 5; y }": "5",
+    }.items():
+        assert kernel.good(code) == value, code
+
+
 def test_an_uncaught_error_fails_the_cell_and_the_session_continues(kernel):
     cell = kernel.run("Promise.reject(new TypeError('nobody')); 1")
     assert (cell.kind, cell.reason, cell.value) == (FAILED, "TypeError: nobody", "1")

@@ -36,7 +36,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 import gamma
 file = gamma.__file__
 folder = os.path.dirname(file)
-base = os.environ["PYTHONUSERBASE"]
+base = os.path.realpath(os.environ["PYTHONUSERBASE"])
 
 def call(result):
     if result != 0:
@@ -83,7 +83,7 @@ print(json.dumps(worked))
 
 EXECUTABLE = """
 import os, stat
-base = os.environ["PYTHONUSERBASE"]
+base = os.path.realpath(os.environ["PYTHONUSERBASE"])
 odd = []
 for folder, folders, files in os.walk(base):
     for name in [*folders, *files]:

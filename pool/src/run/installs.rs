@@ -11,8 +11,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use isolator_runner::wire::{
     self, Installed, Kind, MAX_INSTALL_REQUEST, MAX_INSTALLS, MAX_PROGRESS, WireError, numbered,
+    refused as refused_line,
 };
-use serde_json::json;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -29,8 +29,8 @@ use crate::sandbox::{Armed, Sandbox};
 const BURST: u32 = 32;
 const ONE_MORE_AFTER: Duration = Duration::from_secs(1);
 
-/// How often the installer hears of requests that were refused before it got them, at most.
-const TELL_EVERY: Duration = Duration::from_secs(60);
+/// Shortest time between two reports of requests that were refused before the installer got them.
+const REPORT_EVERY: Duration = Duration::from_secs(60);
 
 /// Longest time that a request waits for its set.
 pub const MAX_WAIT: Duration = Duration::from_secs(15 * 60);
@@ -107,9 +107,9 @@ struct Requests {
 /// Requests that were refused before the installer got them.
 #[derive(Debug, Default)]
 struct RefusedUnread {
-    /// Those that it has not heard of.
-    untold: u64,
-    told: Option<Instant>,
+    /// Those since the last report.
+    unreported: u64,
+    reported: Option<Instant>,
 }
 
 impl Installs {
@@ -143,9 +143,11 @@ impl Installs {
         let unexpected = || WireError::Unexpected(Kind::Install);
         let mut requests = lock(&self.shared.requests);
         let is_new = !requests.open.contains_key(&number);
-        if !is_new || requests.open.len() >= MAX_INSTALLS || request.len() > MAX_INSTALL_REQUEST {
+        if !is_new || requests.waiting() >= MAX_INSTALLS || request.len() > MAX_INSTALL_REQUEST {
             return Err(unexpected());
         }
+        let gone = self.shared.end.child_token();
+        requests.open.insert(number, gone.clone());
         let refusal = match &self.shared.installer {
             None => Some(("off", "this server gives programs no packages while they run")),
             Some(_) if !requests.takes_one() => Some((
@@ -159,16 +161,14 @@ impl Installs {
             Some(_) => None,
         };
         if let Some((kind, reason)) = refusal {
-            let untold = requests.refused.count();
-            if let (Some(installer), Some(untold)) = (&self.shared.installer, untold) {
-                installer.refused_unread(untold);
+            let count = requests.refused.count();
+            if let (Some(installer), Some(count)) = (&self.shared.installer, count) {
+                installer.refused_unread(count);
             }
             requests.answer(number, None, refused_line(kind, reason));
             self.shared.changed.notify_one();
             return Ok(());
         }
-        let gone = self.shared.end.child_token();
-        requests.open.insert(number, gone.clone());
         let (shared, request) = (Arc::clone(&self.shared), request.to_vec());
         self.tasks.spawn(async move { shared.serve(number, &request, gone).await });
         Ok(())
@@ -177,6 +177,7 @@ impl Installs {
     fn end(&self, number: u32, rest: &[u8]) {
         let mut requests = lock(&self.shared.requests);
         requests.progress.remove(&number);
+        requests.answers.retain(|it| it.install != number || it.packages.is_some());
         if let Some(gone) = requests.open.remove(&number) {
             gone.cancel();
         }
@@ -228,7 +229,7 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        let refused = lock(&self.requests).refused.untold;
+        let refused = lock(&self.requests).refused.unreported;
         if let Some(installer) = self.installer.as_ref().filter(|_| refused > 0) {
             installer.refused_unread(refused);
         }
@@ -236,14 +237,14 @@ impl Drop for Shared {
 }
 
 impl RefusedUnread {
-    /// Counts one. Returns those of which the installer should hear now.
+    /// Counts one. Returns the number to report now, if the last report is long enough ago.
     fn count(&mut self) -> Option<u64> {
-        self.untold += 1;
-        if self.told.is_some_and(|told| told.elapsed() < TELL_EVERY) {
+        self.unreported += 1;
+        if self.reported.is_some_and(|reported| reported.elapsed() < REPORT_EVERY) {
             return None;
         }
-        self.told = Some(Instant::now());
-        Some(std::mem::take(&mut self.untold))
+        self.reported = Some(Instant::now());
+        Some(std::mem::take(&mut self.unreported))
     }
 }
 
@@ -281,11 +282,17 @@ impl Requests {
         self.left.checked_sub(1).map(|left| self.left = left).is_some()
     }
 
+    /// Programs of which the runner knows that they wait for an answer.
+    fn waiting(&self) -> usize {
+        self.open.len() + self.answers.iter().filter(|it| it.packages.is_none()).count()
+    }
+
     /// Queues an answer. A program that is gone needs none, but the runner hears of the set.
     fn answer(&mut self, install: u32, packages: Option<wire::Packages>, answer: String) {
         self.progress.remove(&install);
-        self.open.remove(&install);
-        self.answers.push_back(Installed { install, packages, answer });
+        if self.open.remove(&install).is_some() || packages.is_some() {
+            self.answers.push_back(Installed { install, packages, answer });
+        }
     }
 
     /// The next frame to send.
@@ -331,9 +338,4 @@ impl Aside for Installs {
         }
         Ok(true)
     }
-}
-
-/// A refusal, as programs read it.
-pub fn refused_line(kind: &str, reason: &str) -> String {
-    json!({ "refused": { "kind": kind, "reason": reason } }).to_string()
 }

@@ -189,6 +189,19 @@ async fn a_sandbox_that_asks_too_often_is_refused_for_a_while() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn refused_requests_are_told_of_once_a_minute() {
+    let world = World::full(Setup::default()).await;
+    let installer = scripted(Interpreter::Python);
+    let batch = [" "; 40];
+    let asked = [&["in turn"][..], &batch, &["later"], &batch].concat();
+    let long = Duration::from_secs(10 * 60);
+    printed(&world, &RunRequest { timeout: long, ..asking(&installer, &asked) }).await;
+    settle().await;
+    assert_eq!(*installer.told.lock().unwrap(), [1, 8, 7], "the last ones at the end");
+    world.end().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_runner_with_more_requests_than_it_may_have_breaks_the_protocol() {
     let world = World::full(Setup::default()).await;
     let installer = scripted(Interpreter::Python);

@@ -8,7 +8,7 @@ const path = require('node:path');
 
 const { Refused, ask, clean } = require('./asking.cjs');
 const { Failed } = require('./options.cjs');
-const { FOLDER, find, nameOf, prefix, readJson, wantedBy } = require('./tree.cjs');
+const { FOLDER, find, nameOf, packageAt, prefix, readJson, wantedBy } = require('./tree.cjs');
 
 // The reason why a text asks for something else than versions of a package of the registry, if it does.
 function elsewhere(text) {
@@ -24,7 +24,7 @@ function elsewhere(text) {
 
 function check(text) {
   const reason = elsewhere(text);
-  if (reason) throw new Failed(`${text} ${reason}; only packages of the registry can be installed, by name and versions`);
+  if (reason) throw new Failed(`${text.length > 200 ? `${text.slice(0, 200)}…` : text} ${reason}; only packages of the registry can be installed, by name and versions`);
   return text;
 }
 
@@ -115,19 +115,11 @@ function linkInto(root, { packages }) {
 
 // The folder of a package in the set, or behind its link in the workspace.
 function placeInSet(name, version) {
-  for (const folder of ['/.isolator/packages', '/workspace', os.homedir()]) {
+  for (const folder of ['/.isolator/packages', '/dev/shm/.isolator-packages', '/workspace', os.homedir()]) {
     const place = path.join(folder, FOLDER, name);
-    if (readQuietly(path.join(place, 'package.json'))?.version === version) return fs.realpathSync(place);
+    if (packageAt(name, place)?.version === version) return fs.realpathSync(place);
   }
   return undefined;
-}
-
-function readQuietly(file) {
-  try {
-    return readJson(file);
-  } catch {
-    return undefined;
-  }
 }
 
 function save(file, described, asked, { packages }, options, root) {

@@ -62,7 +62,7 @@ const WITHOUT_EFFECT = new Set([
 
 const KNOWN = {
   install: ['no-save', 'save-dev', 'save-optional', 'save-exact', 'omit', 'include', 'only', 'production', 'silent', 'quiet', 'json', 'no-optional'],
-  list: ['all', 'long', 'parseable', 'json', 'depth', 'omit', 'include', 'only', 'production', 'silent', 'quiet', 'global', 'package-lock-only'],
+  list: ['all', 'long', 'parseable', 'json', 'depth', 'omit', 'include', 'only', 'production', 'silent', 'quiet', 'global'],
   place: ['global', 'silent', 'quiet'],
   init: ['silent', 'quiet', 'force'],
 };

@@ -9,7 +9,7 @@ const { spawnSync } = require('node:child_process');
 
 const { clean } = require('./asking.cjs');
 const { Failed } = require('./options.cjs');
-const { FOLDER, find, prefix, readJson } = require('./tree.cjs');
+const { FOLDER, above, find, nameOf, prefix, readJson } = require('./tree.cjs');
 
 const LIFECYCLE = ['test', 'start', 'stop', 'restart', 'prepare', 'prepublish', 'version', 'install', 'preinstall', 'postinstall'];
 
@@ -26,11 +26,7 @@ function project() {
 
 // The folders with commands of packages, from a folder upwards.
 function commandFolders(from) {
-  const found = [];
-  for (let at = from; ; at = path.dirname(at)) {
-    found.push(path.join(at, FOLDER, '.bin'));
-    if (path.dirname(at) === at) return found;
-  }
+  return above(from).map((folder) => path.join(folder, '.bin'));
 }
 
 function quoted(argument) {
@@ -108,12 +104,11 @@ function exec(given) {
   }
   if (!left.length) throw new Failed('npx needs the name of a command: npx NAME');
   const [first, ...args] = left;
-  const at = first.indexOf('@', 1);
-  const name = at < 0 ? first : first.slice(0, at);
+  const name = nameOf(first);
   const program = commandOf(name, prefix());
   if (!program) throw new Failed(`npx: no installed package has the command '${name}': run npm install with the package first`);
-  const isOther = at >= 0 && !['latest', program.version].includes(first.slice(at + 1));
-  if (isOther) throw new Failed(`npx: '${name}' is there in version ${program.version}: run npm install ${first} first`);
+  const isOther = name !== first && !['latest', program.version].includes(first.slice(name.length + 1));
+  if (isOther) throw new Failed(`npx: '${name}' is there in version ${program.version ?? 'unknown'}: run npm install ${first} first`);
   const env = { ...process.env, PATH: [...commandFolders(prefix()), process.env.PATH].join(path.delimiter) };
   return ended(spawnSync(program.path, args, { env, stdio: 'inherit' }));
 }

@@ -42,22 +42,23 @@ function above(folder) {
   }
 }
 
-// A package as it is found from a folder, or undefined.
-function find(name, from) {
-  for (const folder of above(from)) {
-    const place = path.join(folder, name);
-    const described = quietly(path.join(place, 'package.json'));
-    if (described) return { name: described.name ?? name, version: String(described.version ?? ''), place, described };
-  }
-  return undefined;
-}
-
-function quietly(file) {
+// The package in a folder, or undefined.
+function packageAt(name, place) {
   try {
-    return readJson(file);
+    const described = readJson(path.join(place, 'package.json'));
+    return described && { name, version: String(described.version ?? ''), place, described };
   } catch {
     return undefined;
   }
+}
+
+// A package as it is found from a folder, or undefined.
+function find(name, from) {
+  for (const folder of above(from)) {
+    const found = packageAt(name, path.join(folder, name));
+    if (found) return { ...found, name: found.described.name ?? name };
+  }
+  return undefined;
 }
 
 function namesIn(folder) {
@@ -76,10 +77,8 @@ function installed(from) {
   const found = new Map();
   for (const folder of above(from)) {
     for (const name of namesIn(folder)) {
-      if (found.has(name)) continue;
-      const place = path.join(folder, name);
-      const described = quietly(path.join(place, 'package.json'));
-      if (described) found.set(name, { name, version: String(described.version ?? ''), place, described });
+      const it = found.has(name) ? undefined : packageAt(name, path.join(folder, name));
+      if (it) found.set(name, it);
     }
   }
   return new Map([...found].sort(([a], [b]) => (a < b ? -1 : 1)));
@@ -126,7 +125,6 @@ function below(it, depth, seen) {
 
 function list(parsed) {
   const { options, names } = parsed;
-  if (options['package-lock-only']) throw new Failed('--package-lock-only: there is no lock of this folder: leave it out');
   const root = options.global ? '/' : prefix();
   const described = options.global ? undefined : readJson(path.join(root, 'package.json'));
   const there = installed(root);
@@ -207,4 +205,4 @@ function versions() {
   return 0;
 }
 
-module.exports = { FOLDER, find, installed, list, nameOf, place, prefix, readJson, versions, wantedBy };
+module.exports = { FOLDER, above, find, list, nameOf, packageAt, place, prefix, readJson, versions, wantedBy };

@@ -165,14 +165,10 @@ def _help(name, command):
     print("\nUsage:   \n  %s" % _usage(name, command or ""))
     if command:
         print("\nDescription:\n  %s" % _COMMANDS[command])
-        print("\nOptions:\n  %s" % " ".join(sorted(option.rstrip("=") for option in _OF.get(command, ()) if not _is_refused(option))))
+        print("\nOptions:\n  %s" % " ".join(sorted(option.rstrip("=") for option in _OF.get(command, ()) if option not in options.REFUSED)))
     else:
         print("\nCommands:")
         for known, text in _COMMANDS.items():
             print("  %-27s %s" % (known, text))
         print("\nThis pip asks the server of the sandbox for packages, which has an index. The sandbox itself has no network.")
     return 0
-
-
-def _is_refused(option):
-    return option in options.REFUSED

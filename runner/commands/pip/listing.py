@@ -36,10 +36,14 @@ def _is_editable(package):
     return bool(((package.direct() or {}).get("dir_info") or {}).get("editable"))
 
 
-def _requirements(package, extras=()):
+def _requirements(package):
+    _need_packaging()
+    return package.requirements()
+
+
+def _need_packaging():
     if packaging() is None:
         raise NotPossible("this needs the package packaging, which reads requirements, and the image does not have it")
-    return package.requirements(extras)
 
 
 def list(given, names, output):
@@ -136,8 +140,7 @@ def check(given, names, output):
     """``pip check``."""
     if names:
         raise UsageError("pip check takes no names")
-    if packaging() is None:
-        raise NotPossible("this needs the package packaging, which reads requirements, and the image does not have it")
+    _need_packaging()
     found = inventory.broken(inventory.installed())
     for line in found or ["No broken requirements found."]:
         output.print(line)

@@ -12,6 +12,7 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::{errno, opening, system};
+use crate::packages;
 use crate::process::{OomScore, find, nonblocking};
 
 /// A process that was just started.
@@ -47,7 +48,8 @@ pub(super) fn start(
     let failed = |error: io::Error| Failure::Program(errno(&error));
     let (name, args) = start.argv.split_first().ok_or(Failure::Program(libc::ENOENT))?;
     let mut command = Command::new(find(name));
-    command.arg0(name).args(args).envs(&start.env).current_dir(&cwd);
+    let env = packages::variables(&start.env, packages::present().as_ref());
+    command.arg0(name).args(args).envs(env).current_dir(&cwd);
     system::lead(&mut command, start.terminal.is_some());
     let streams = match start.terminal {
         Some(size) => {

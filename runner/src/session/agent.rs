@@ -14,14 +14,14 @@ use std::time::Duration;
 
 use isolator_runner::paths;
 use isolator_runner::wire::agent::{AgentEnd, AgentEnded};
-use isolator_runner::wire::{self, Kind, WireError};
+use isolator_runner::wire::{Kind, numbered};
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::frame_writer::FrameWriter;
 use crate::poll::{self, readable};
 use crate::process::would_block;
-use crate::{packages, processes};
+use crate::processes;
 
 /// Bytes that are kept for an agent that does not read. The server never has more than half of it on the way.
 const MAX_UNSENT: usize = 1 << 20;
@@ -68,14 +68,13 @@ impl Agents {
         &mut self,
         payload: &[u8],
         workdir: &Path,
-        packages: Option<&wire::Packages>,
         to_server: &mut FrameWriter<File>,
     ) -> io::Result<()> {
-        let (number, bytes) = split(Kind::Agent, payload)?;
+        let (number, bytes) = numbered(Kind::Agent, payload)?;
         if number > self.number {
             self.end();
             self.number = number;
-            match start(workdir, packages) {
+            match start(workdir) {
                 Ok(running) => self.running = Some(running),
                 Err(error) => {
                     let cause = AgentEnd::NotStarted(error.raw_os_error().unwrap_or_default());
@@ -102,7 +101,7 @@ impl Agents {
     ///
     /// When the server has broken the protocol.
     pub(super) fn kill(&mut self, payload: &[u8]) -> io::Result<()> {
-        let (number, _) = split(Kind::EndAgent, payload)?;
+        let (number, _) = numbered(Kind::EndAgent, payload)?;
         if number == self.number {
             self.end();
         }
@@ -162,20 +161,13 @@ impl Running {
     }
 }
 
-fn split(kind: Kind, payload: &[u8]) -> io::Result<(u32, &[u8])> {
-    let parts = payload.split_first_chunk::<NUMBER>();
-    let (number, bytes) = parts.ok_or(WireError::Unexpected(kind))?;
-    Ok((u32::from_be_bytes(*number), bytes))
-}
-
 /// Starts an agent. The processes that it starts are not killed with the cells.
-fn start(workdir: &Path, packages: Option<&wire::Packages>) -> io::Result<Running> {
+fn start(workdir: &Path) -> io::Result<Running> {
     let (ours, theirs) = UnixStream::pair()?;
     ours.set_nonblocking(true)?;
     let child = Command::new(paths::RUNNER)
         .arg("agent")
         .arg(workdir)
-        .envs(packages::variables(&Default::default(), packages))
         .current_dir(workdir)
         .stdin(OwnedFd::from(theirs))
         .stdout(Stdio::null())

@@ -2,11 +2,11 @@
 
 use std::io;
 
-use isolator_runner::wire::{self, Installed, Kind, numbered};
+use isolator_runner::wire::{self, Installed, Kind, numbered, refused};
 
 use super::Session;
-use crate::install::refused;
-use crate::packages;
+use crate::install;
+use crate::packages::{self, Links};
 
 impl Session<'_> {
     /// Takes a message of the server about a request for packages.
@@ -16,23 +16,21 @@ impl Session<'_> {
             self.installs.progress(number, text);
             return Ok(());
         }
-        let Installed { install, packages, mut answer } = wire::parse_message(kind, payload)?;
-        if let Some(packages) = packages {
+        let Installed { install: number, packages, mut answer } =
+            wire::parse_message(kind, payload)?;
+        if let Some(mut packages) = packages {
             // The programs that start from now on find it. The client may be gone.
-            match packages::make_ready_late(&packages, &self.workdir) {
+            match packages::make_ready(&mut packages, &self.workdir, Links::InPlaceOfOthers) {
                 Ok(()) => self.packages = Some(packages),
                 Err(failed) => {
                     let reason = format!("the packages can't be placed: {}", failed.message);
                     answer = refused("failed", &reason);
                     // The server takes it for placed otherwise.
-                    self.to_server.send_bytes(
-                        Kind::InstallEnded,
-                        &[&install.to_be_bytes()[..], b"!"].concat(),
-                    )?;
+                    install::send(&mut self.to_server, Kind::InstallEnded, number, b"!")?;
                 }
             }
         }
-        self.installs.answer(install, &answer);
+        self.installs.answer(number, &answer);
         Ok(())
     }
 }

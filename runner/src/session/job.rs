@@ -34,10 +34,10 @@ pub(crate) fn run_job(
     from_server: BufReader<File>,
     to_server: &mut FrameWriter<File>,
 ) -> Result<(), NotRun> {
-    let Request { job, stdin, mut given, unpack } = request;
+    let Request { mut job, stdin, mut given, unpack } = request;
     let preload_memory = preloads.memory();
     let workdir = PathBuf::from(&job.workdir);
-    if let Some(packages) = &job.packages {
+    if let Some(packages) = &mut job.packages {
         packages::make_ready(packages, &workdir, Links::AsFewAsPossible)?;
     }
     let packages = job.packages.clone();

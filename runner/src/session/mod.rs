@@ -92,10 +92,10 @@ pub(crate) fn serve(
 ) -> Result<(), NotRun> {
     let wire::Session { mut kernel, workdir, checkpoints } = session;
     let workdir = PathBuf::from(workdir);
-    let packages = kernel.as_ref().and_then(|kernel| kernel.packages.clone());
-    if let Some(packages) = &packages {
+    if let Some(packages) = kernel.as_mut().and_then(|kernel| kernel.packages.as_mut()) {
         packages::make_ready(packages, &workdir, Links::OneByOne)?;
     }
+    let packages = kernel.as_ref().and_then(|kernel| kernel.packages.clone());
     let counted = cgroup::Counters::default();
     let mut session =
         Session::new(workdir, packages, installs, counted, oom_score, from_server, to_server);
@@ -305,10 +305,10 @@ impl Session<'_> {
 
     /// Takes a message for the agent.
     fn agent(&mut self, kind: Kind, payload: &[u8]) -> io::Result<()> {
-        let Self { agents, workdir, packages, to_server, .. } = self;
+        let Self { agents, workdir, to_server, .. } = self;
         match kind {
             Kind::EndAgent => agents.kill(payload),
-            _ => agents.take(payload, workdir, packages.as_ref(), to_server),
+            _ => agents.take(payload, workdir, to_server),
         }
     }
 

@@ -7,41 +7,35 @@
 //! A program may change everything at any time. So no link is followed, a copy of a file that changed meanwhile is none, and only regular
 //! files, folders and links come back.
 
+mod look;
 mod moved;
 mod restore;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::ffi::{CString, OsStr, OsString};
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::fd::OwnedFd;
-use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use isolator_runner::wire::UndoneFiles;
-use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat, openat, readlinkat, statat};
-use rustix::io::Errno;
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, openat, readlinkat, statat};
 
+use self::look::{Closed, Look, MAX_ENTRIES, Stamp, is_below};
 use self::restore::Restored;
 use crate::changes::FOLDER;
 
-/// Most entries of a workspace that are looked at, and the time for it. The next cell waits for it.
-const MAX_ENTRIES: usize = 5_000;
-const MAX_TIME: Duration = Duration::from_millis(500);
-
-/// Most looks at a workspace in which entries are replaced meanwhile, until one finds all of them.
-const MAX_LOOKS: usize = 3;
+/// How long copying may take after each look. The next cell waits for it.
+const MAX_COPY_TIME: Duration = Duration::from_millis(500);
 
 /// How far the clock of files can be behind.
 const CLOCK_STEP: Duration = Duration::from_millis(20);
-
-/// Deepest nesting of folders; each that is open takes a descriptor.
-const MAX_DEPTH: usize = 32;
 
 /// Most bytes of all copies.
 const MAX_BYTES: u64 = 64 << 20;
@@ -55,38 +49,12 @@ const WORTH_GIVING_UP: u64 = 64;
 /// How much an entry counts besides its name and its content, in bytes.
 const ENTRY_BYTES: u64 = 256;
 
+/// Most bytes of what is noted of all cells besides copies. Older cells are given up for newer ones.
+const MAX_NOTED: u64 = 16 << 20;
+
 /// A regular file, for reading. Non-blocking, in case a pipe has taken its place.
 const FILE: OFlags =
     OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
-
-/// The state of an entry by which a change is noticed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Stamp {
-    kind: FileType,
-    mode: u32,
-    inode: u64,
-    size: u64,
-    modified: (i64, u64),
-    changed: (i64, u64),
-}
-
-impl Stamp {
-    fn of(stat: &Stat) -> Self {
-        let kind = FileType::from_raw_mode(stat.st_mode);
-        // Those of a folder change with what is in it.
-        let is_folder = kind == FileType::Directory;
-        let times =
-            |seconds: i64, nanoseconds| if is_folder { (0, 0) } else { (seconds, nanoseconds) };
-        Self {
-            kind,
-            mode: stat.st_mode & 0o7777,
-            inode: stat.st_ino,
-            size: if is_folder { 0 } else { u64::try_from(stat.st_size).unwrap_or(0) },
-            modified: times(stat.st_mtime, stat.st_mtime_nsec),
-            changed: times(stat.st_ctime, stat.st_ctime_nsec),
-        }
-    }
-}
 
 /// What is known of a file, folder or link.
 #[derive(Debug, Clone)]
@@ -122,6 +90,8 @@ struct Mark {
     is_shared: bool,
     /// How entries were that have changed since, until the next mark. `None`: they were not there.
     before: BTreeMap<PathBuf, Option<Entry>>,
+    /// How much that is, in bytes, without copies.
+    noted: u64,
     /// Whether all entries were known then and since.
     is_complete: bool,
 }
@@ -137,8 +107,9 @@ pub(super) struct Versions {
     total: Arc<AtomicU64>,
     /// The entries at the last look.
     now: BTreeMap<PathBuf, Entry>,
-    /// Whether that was all of them.
+    /// Whether that was all of them, apart from what is in those folders.
     is_complete: bool,
+    hidden: BTreeSet<PathBuf>,
     marks: VecDeque<Mark>,
     /// Whether the client may have written files since the last look.
     is_written: bool,
@@ -164,6 +135,7 @@ impl Versions {
             total: Arc::default(),
             now: BTreeMap::new(),
             is_complete: true,
+            hidden: BTreeSet::new(),
             marks: VecDeque::new(),
             is_written: false,
             room: 0,
@@ -188,9 +160,9 @@ impl Versions {
             return;
         }
         if self.is_written {
-            self.note_changes(true);
+            self.note_changes(true, Closed::Leave);
         }
-        let is_complete = self.is_complete;
+        let is_complete = self.is_complete && self.hidden.is_empty();
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let now = now.saturating_sub(CLOCK_STEP);
         self.marks.push_back(Mark {
@@ -199,6 +171,7 @@ impl Versions {
             began: (i64::try_from(now.as_secs()).unwrap_or(0), now.subsec_nanos().into()),
             is_shared: false,
             before: BTreeMap::new(),
+            noted: 0,
             is_complete,
         });
         while self.marks.len() > self.most {
@@ -211,15 +184,15 @@ impl Versions {
     pub(super) fn rest(&mut self, room: Option<u64>) {
         if self.most > 0 {
             self.room = room.unwrap_or(u64::MAX);
-            self.note_changes(true);
+            self.note_changes(true, Closed::Leave);
         }
     }
 
-    fn note_changes(&mut self, copies: bool) {
+    fn note_changes(&mut self, copies: bool, closed: Closed) {
         let is_written = std::mem::take(&mut self.is_written);
-        let changed = self.look(copies);
+        let changed = self.look(copies, closed);
         if let Some(mark) = self.marks.back_mut() {
-            mark.is_complete &= self.is_complete;
+            mark.is_complete &= self.is_complete && self.hidden.is_empty();
         }
         for (path, before) in changed {
             if is_written {
@@ -228,8 +201,13 @@ impl Versions {
                     mark.before.remove(&path);
                 }
             } else if let Some(mark) = self.marks.back_mut() {
+                mark.noted += path.as_os_str().len() as u64 + ENTRY_BYTES;
                 mark.before.entry(path).or_insert(before);
             }
+        }
+        let mut noted: u64 = self.marks.iter().map(|mark| mark.noted).sum();
+        while noted > MAX_NOTED && self.marks.len() > 1 {
+            noted -= self.marks.pop_front().map_or(0, |mark| mark.noted);
         }
     }
 
@@ -256,11 +234,16 @@ impl Versions {
         mut restored: impl FnMut(&Path, &File),
     ) -> Option<UndoneFiles> {
         let found = self.marks.iter().rposition(|it| (it.context, it.depth) == (context, depth))?;
-        self.note_changes(false);
+        self.note_changes(false, Closed::Open);
         let mut wanted = BTreeMap::new();
         let mut kept = BTreeSet::new();
         let mut others = Vec::new();
         let mut is_complete = true;
+        // What was in a folder that was moved is as old as before.
+        let known: BTreeSet<_> = (self.marks.range(found..))
+            .flat_map(|mark| mark.before.values().flatten())
+            .map(|entry| (entry.stamp.inode, entry.stamp.changed))
+            .collect();
         for mut mark in self.marks.drain(found..).rev() {
             if mark.context != context {
                 others.push(mark);
@@ -270,7 +253,9 @@ impl Versions {
             for (path, before) in std::mem::take(&mut mark.before) {
                 let now = self.now.get(&path).map(|entry| &entry.stamp);
                 let is_others = others.iter().any(|other| other.before.contains_key(&path));
-                if is_others || now.is_some_and(|now| may_be_of_another(&before, now, &mark)) {
+                if is_others
+                    || now.is_some_and(|now| may_be_of_another(&before, now, &mark, &known))
+                {
                     kept.insert(path.clone());
                 }
                 wanted.insert(path, before);
@@ -288,47 +273,59 @@ impl Versions {
         }
         if !left.is_empty() {
             // They may be between the two states. That is the work of no cell.
-            drop(self.look(false));
+            drop(self.look(false, Closed::Leave));
         }
         kept.extend(left);
         Some(UndoneFiles::new(kept.iter().map(|path| crate::changes::text(path)), is_complete))
     }
 
     /// Looks at the workspace, and `copies` what has changed. Returns that, with what it was at the last look.
-    fn look(&mut self, copies: bool) -> Vec<(PathBuf, Option<Entry>)> {
-        let look = Look::at(&self.workdir);
+    fn look(&mut self, copies: bool, closed: Closed) -> Vec<(PathBuf, Option<Entry>)> {
+        let look = Look::at(&self.workdir, closed);
+        let until = Instant::now() + MAX_COPY_TIME;
         let was_complete = std::mem::replace(&mut self.is_complete, look.is_complete);
+        let were_hidden = std::mem::replace(&mut self.hidden, look.hidden);
         let mut changed = Vec::new();
         if look.is_complete {
             let gone: Vec<_> =
                 self.now.keys().filter(|path| !look.found.contains_key(*path)).cloned().collect();
-            for path in gone {
+            let gone = gone.into_iter().filter(|path| !is_below(&self.hidden, path));
+            for path in gone.collect::<Vec<_>>() {
                 let entry = self.now.remove(&path);
                 changed.push((path, entry));
             }
+        } else if self.now.len() > MAX_ENTRIES {
+            // What is not seen now may be there, or not.
+            self.now.retain(|path, _| look.found.contains_key(path));
         }
         for (path, stamp) in look.found {
             let known = self.now.get(&path).filter(|entry| entry.stamp == stamp);
             if let Some(known) = known {
                 // There may be room for it now.
                 if copies && known.content.is_none() {
-                    let content = self.copy(&path, &stamp, false);
+                    let content = self.copy(&path, &stamp, false, until);
                     self.now.insert(path, Entry { stamp, content });
                 }
                 continue;
             }
-            let content = if copies { self.copy(&path, &stamp, true) } else { None };
+            let content = if copies { self.copy(&path, &stamp, true, until) } else { None };
             let before = self.now.insert(path.clone(), Entry { stamp, content });
             // It may have been there, and was not seen.
-            if before.is_some() || was_complete {
+            if before.is_some() || was_complete && !is_below(&were_hidden, &path) {
                 changed.push((path, before));
             }
         }
         changed
     }
 
-    /// A copy of an entry, if there is room for it, or `makes_room` by giving up what was before older cells.
-    fn copy(&mut self, path: &Path, stamp: &Stamp, makes_room: bool) -> Option<Arc<Content>> {
+    /// A copy of an entry, if there is time and room for it, or `makes_room` by giving up what was before older cells.
+    fn copy(
+        &mut self,
+        path: &Path,
+        stamp: &Stamp,
+        makes_room: bool,
+        until: Instant,
+    ) -> Option<Arc<Content>> {
         let weight = stamp.size + path.as_os_str().len() as u64 + ENTRY_BYTES;
         let has_content = matches!(stamp.kind, FileType::RegularFile | FileType::Symlink);
         let has_room = |versions: &Self| {
@@ -336,7 +333,7 @@ impl Versions {
             total.saturating_add(weight) <= versions.limit && weight <= versions.room
         };
         // Half of the room is for one file at most, or it would leave nothing for the others.
-        let can_have_room = has_content && weight <= self.limit / 2;
+        let can_have_room = has_content && weight <= self.limit / 2 && Instant::now() < until;
         while makes_room
             && can_have_room
             && weight <= self.room
@@ -358,10 +355,19 @@ impl Versions {
     }
 }
 
-/// Whether something that is there `now`, and was not the same `before` a cell, may be another's work than the cell's.
-fn may_be_of_another(before: &Option<Entry>, now: &Stamp, mark: &Mark) -> bool {
+/// Whether something that is there `now`, and was not the same `before` a cell, may be another's work than the cell's. `known` are inodes,
+/// with the times of their changes, that were there under other names.
+fn may_be_of_another(
+    before: &Option<Entry>,
+    now: &Stamp,
+    mark: &Mark,
+    known: &BTreeSet<(u64, (i64, u64))>,
+) -> bool {
     // It was there, and was not seen.
-    let is_older = before.is_none() && now.kind != FileType::Directory && now.changed < mark.began;
+    let is_older = before.is_none()
+        && now.kind != FileType::Directory
+        && now.changed < mark.began
+        && !known.contains(&(now.inode, now.changed));
     // A file that the client writes is new, or takes the place of another.
     let is_new = before.as_ref().is_none_or(|before| before.stamp.inode != now.inode);
     is_older || mark.is_shared && is_new
@@ -392,73 +398,6 @@ fn parent(workdir: &Path, path: &Path) -> io::Result<(OwnedFd, OsString)> {
         folder = openat(&folder, part.as_os_str(), FOLDER, Mode::empty())?;
     }
     Ok((folder, name.to_owned()))
-}
-
-/// A look at a workspace.
-struct Look {
-    found: BTreeMap<PathBuf, Stamp>,
-    until: Instant,
-    is_complete: bool,
-    /// Whether an entry was gone before it was looked at. Perhaps it has another name now, which was not seen.
-    is_torn: bool,
-}
-
-impl Look {
-    fn at(workdir: &Path) -> Self {
-        let until = Instant::now() + MAX_TIME;
-        let once = || {
-            let found = BTreeMap::new();
-            let mut look = Self { found, until, is_complete: true, is_torn: false };
-            match openat(CWD, workdir, FOLDER, Mode::empty()) {
-                Ok(folder) => look.folder(&folder, Path::new(""), 0),
-                Err(_) => look.is_complete = false,
-            }
-            look
-        };
-        let mut look = once();
-        for _ in 1..MAX_LOOKS {
-            if !look.is_torn || !look.is_complete {
-                break;
-            }
-            look = once();
-        }
-        look.is_complete &= !look.is_torn;
-        look
-    }
-
-    fn folder(&mut self, folder: &OwnedFd, path: &Path, depth: usize) {
-        let Ok(entries) = Dir::read_from(folder) else {
-            self.is_complete = false;
-            return;
-        };
-        for entry in entries {
-            if self.found.len() >= MAX_ENTRIES || Instant::now() >= self.until {
-                self.is_complete = false;
-            }
-            let (Ok(entry), true) = (entry, self.is_complete) else {
-                self.is_complete = false;
-                return;
-            };
-            let name: CString = entry.file_name().to_owned();
-            if matches!(name.to_bytes(), b"." | b"..") {
-                continue;
-            }
-            let Ok(stat) = statat(folder, &name, AtFlags::SYMLINK_NOFOLLOW) else {
-                self.is_torn = true;
-                continue;
-            };
-            let stamp = Stamp::of(&stat);
-            let below = path.join(OsStr::from_bytes(name.to_bytes()));
-            self.found.insert(below.clone(), stamp);
-            if stamp.kind == FileType::Directory {
-                match openat(folder, &name, FOLDER, Mode::empty()) {
-                    Ok(folder) if depth < MAX_DEPTH => self.folder(&folder, &below, depth + 1),
-                    Err(Errno::NOENT | Errno::NOTDIR) => self.is_torn = true,
-                    _ => self.is_complete = false,
-                }
-            }
-        }
-    }
 }
 
 /// A path from bytes that the kernel has given.

@@ -15,6 +15,7 @@
 //! a hostile program, and an answer may repeat parts of it.
 
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 use super::{Kind, Packages, WireError};
 
@@ -36,6 +37,11 @@ pub struct Installed {
     pub packages: Option<Packages>,
     /// The line for the program, without its end.
     pub answer: String,
+}
+
+/// The line that refuses a request.
+pub fn refused(kind: &str, reason: &str) -> String {
+    json!({ "refused": { "kind": kind, "reason": reason } }).to_string()
 }
 
 /// The number in the first four bytes of a payload, and the rest.

@@ -284,12 +284,12 @@ pub struct CellEnded {
     pub is_kernel_gone: bool,
 }
 
-/// The files of the workspace are as they were before cells that were undone.
+/// The files that were undone with cells: those of the workspace, except for some.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UndoneFiles {
-    /// Some of those that are not.
+    /// Some of those that are not as they were.
     pub left: Vec<String>,
-    /// How many others are not.
+    /// Number of the others.
     pub more: u32,
     /// Whether the workspace has more files than can be known.
     pub has_unknown: bool,

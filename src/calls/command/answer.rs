@@ -188,6 +188,8 @@ pub(crate) struct FinishedStep {
     pub shown_dropped: u32,
     /// Number of cells that were undone.
     pub undone: u32,
+    /// What that means for variables and files.
+    pub undone_state: Option<String>,
     /// Why there was no checkpoint before it.
     pub no_checkpoint: Option<NoCheckpoint>,
     /// Number of cells that can be rewound.
@@ -233,7 +235,7 @@ pub(crate) struct Shown {
 pub(crate) type Form = (String, Bytes);
 
 /// What became of something that was killed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Killed {
     /// It had not begun.
@@ -242,8 +244,8 @@ pub(crate) enum Killed {
     Cell {
         /// Its number.
         number: u32,
-        /// Number of cells that were undone.
-        undone: u32,
+        /// What was undone with it, and what not.
+        undone: Option<String>,
     },
     /// The session has ended with it.
     Session,
@@ -408,6 +410,7 @@ impl FinishedStep {
             shown: shown.collect(),
             shown_dropped: cell.shown_dropped,
             undone: cell.undone,
+            undone_state: cell::undone(cell).filter(|_| cell.is_alive),
             no_checkpoint: cell.no_checkpoint,
             checkpoints: cell.checkpoints,
             background: std::mem::take(&mut cell.background),
@@ -447,7 +450,9 @@ impl From<Output> for Captured {
 impl Killed {
     pub(super) fn of(ran: &Result<CellOutcome, SessionError>) -> Self {
         match ran {
-            Ok(cell) if cell.is_alive => Self::Cell { number: cell.cell, undone: cell.undone },
+            Ok(cell) if cell.is_alive => {
+                Self::Cell { number: cell.cell, undone: cell::undone(cell) }
+            }
             Ok(_) | Err(SessionError::Ended(_)) => Self::Session,
             Err(_) => Self::Nothing,
         }

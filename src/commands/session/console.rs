@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use isolator_pool::engine::limits::ByteSize;
 use isolator_pool::engine::preload::Interpreter;
 use isolator_pool::pool::session::NoCheckpoint;
+use isolator_pool::quote::escaped;
 use isolator_pool::run::output::Stream;
 use tokio::sync::mpsc;
 
@@ -464,15 +465,12 @@ fn rounded(bytes: u64) -> ByteSize {
     ByteSize::bytes(bytes / unit * unit)
 }
 
-/// A description of something that was killed, with this number of cells undone.
-fn state_after_kill(undone: u32) -> String {
+/// A description of something that was killed. `undone` says what was undone with it.
+fn state_after_kill(undone: Option<String>) -> String {
     match undone {
-        // Without a checkpoint it is interrupted first, and a command has no variables.
-        0 => "it was stopped; what it did until then stays".to_owned(),
-        1 => "the cell was killed; the session's variables are as before it".to_owned(),
-        cells => format!(
-            "the cell was killed; the session's variables are as before the last {cells} cells"
-        ),
+        // Without a checkpoint it is interrupted first, and a command is not undone.
+        None => "it was stopped; what it did until then stays".to_owned(),
+        Some(undone) => format!("it was killed; {}", escaped(&undone)),
     }
 }
 

@@ -21,7 +21,7 @@ pub(super) struct Line<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     signal: Option<i32>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    message: Option<&'a str>,
+    message: Option<String>,
     /// Remarks for the author of the cell.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     notes: &'a [String],
@@ -86,7 +86,10 @@ pub(super) fn line(step: &FinishedStep) -> serde_json::Result<String> {
         status: &step.status,
         exit_code,
         signal,
-        message: step.cause.as_deref(),
+        message: match (&step.cause, &step.undone_state) {
+            (Some(cause), Some(undone)) => Some(format!("{cause}; {undone}")),
+            (cause, undone) => cause.as_ref().or(undone.as_ref()).cloned(),
+        },
         notes: &step.notes,
         end: step.cell_end,
         stdout: written(&step.stdout),
@@ -168,6 +171,7 @@ mod tests {
                 shown(Occasion::Result, "text/plain", b"1"),
             ],
             undone: 1,
+            undone_state: Some("undone".to_owned()),
             checkpoints: 2,
             is_alive: true,
             ..FinishedStep::default()
@@ -176,7 +180,7 @@ mod tests {
         assert!(!line.contains('\n'));
         let value: Value = serde_json::from_str(&line).unwrap();
         let expected = json!({
-            "cell": 3, "status": "error", "exit_code": 1, "message": "why", "notes": ["note"], "end": "raised",
+            "cell": 3, "status": "error", "exit_code": 1, "message": "why; undone", "notes": ["note"], "end": "raised",
             "stdout": "a\nb\u{fffd}", "stderr": "", "result": {"text/plain": "1"},
             "shown": [{"image/png": BASE64.encode(png)}], "undone": 1, "checkpoints": 2,
             "background_shown": [{"text/plain": "0"}], "is_alive": true, "ms": 0.0, "cpu_ms": 0.0,

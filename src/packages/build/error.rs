@@ -251,6 +251,19 @@ impl BuildError {
                 | Self::Memory { .. }
         )
     }
+
+    /// Whether its text is only about packages, and names no files and tools of the server.
+    pub(crate) const fn is_of_packages(&self) -> bool {
+        match self {
+            Self::Lock(error) | Self::RefusedLock(error) => error.is_without_path(),
+            other => other.is_of_requirements(),
+        }
+    }
+
+    /// Whether the index has no versions that fit together and can be used.
+    pub(crate) const fn is_no_match(&self) -> bool {
+        matches!(self, Self::Unsolvable { .. } | Self::OnlySource { .. } | Self::OtherPython { .. })
+    }
 }
 
 impl From<StoreError> for BuildError {

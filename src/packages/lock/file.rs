@@ -67,6 +67,11 @@ impl LockError {
         Self::Content(message.into())
     }
 
+    /// Whether its text names no file of the server.
+    pub(in crate::packages) const fn is_without_path(&self) -> bool {
+        matches!(self, Self::Content(_) | Self::Json { .. })
+    }
+
     pub(super) fn io(path: &Path, error: io::Error) -> Self {
         Self::Io { path: path.to_owned(), error }
     }

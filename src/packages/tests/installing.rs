@@ -1,11 +1,11 @@
 //! Packages for sandboxes whose programs run.
 
 use super::*;
-use crate::packages::installing::{NotInstalled, Resolved, SandboxPackages};
+use crate::packages::installing::{BoundSet, NotInstalled, Resolved, SandboxPackages};
 
 impl Server {
     fn sandbox(&self, first: Option<(&str, Arc<PackageSet>)>) -> SandboxPackages {
-        let first = first.map(|(asked, set)| (vec![asked.to_owned()], set));
+        let first = first.map(|(asked, set)| BoundSet { asked: vec![asked.to_owned()], set });
         SandboxPackages::new(&self.packages, &self.python, &Client::named("one"), first)
     }
 }
@@ -20,8 +20,8 @@ async fn install(
     match sandbox.resolve("python", &asked, ("image of py", upgrades), &|_| {}).await? {
         Resolved::There(there) => Ok((None, there.into_iter().map(|it| it.name).collect())),
         Resolved::Set(new) => {
-            let done = (Some(new.set.hash.clone()), new.new.clone());
-            sandbox.has(*new);
+            let done = (Some(new.bound.set.hash.clone()), new.new.clone());
+            sandbox.note_bound(*new);
             Ok(done)
         }
     }
@@ -48,9 +48,9 @@ async fn each_request_adds_to_the_set_of_the_sandbox() {
     let third = install(&sandbox, &["b==2"], false).await.unwrap();
     assert_eq!(third.0.as_deref(), Some("py:a,b==2"));
     assert_eq!(sandbox.installs(), 3);
-    assert_eq!(sandbox.bound().unwrap().0, names(&["a", "b==2"]));
+    assert_eq!(sandbox.bound().unwrap().asked, names(&["a", "b==2"]));
     // A set that the sandbox could not take is given to it again.
-    sandbox.is_misplaced();
+    sandbox.note_misplaced();
     assert_eq!(install(&sandbox, &["a"], false).await.unwrap().0, third.0);
     let counts = server.packages.counts();
     assert_eq!((counts.installs, counts.refused_installs), (4, 0));
@@ -71,7 +71,7 @@ async fn versions_are_kept_unless_the_program_wants_others() {
     assert!(words.contains("are kept: a 1, b 1") && words.contains("--upgrade"), "{words}");
     let error = install(&sandbox, &["d"], true).await.unwrap_err();
     assert!(matches!(error, NotInstalled::Refused(_)), "{error}");
-    assert_eq!(sandbox.bound().unwrap().0, names(&["b", "a"]), "the sandbox keeps what it has");
+    assert_eq!(sandbox.bound().unwrap().asked, names(&["b", "a"]), "the sandbox keeps what it has");
 }
 
 #[tokio::test]
@@ -105,11 +105,11 @@ async fn without_packages_on_demand_a_program_gets_the_sets_that_have_what_it_as
     let sandbox = server.sandbox(None);
     let got = install(&sandbox, &["humanize"], false).await.unwrap();
     assert_eq!(got, (Some(text.hash.clone()), names(&["humanize", "rapidfuzz"])));
-    assert_eq!(sandbox.bound().unwrap().0, names(&["text"]));
+    assert_eq!(sandbox.bound().unwrap().asked, names(&["text"]));
     // Another one is added, which was not there yet.
     let got = install(&sandbox, &["httpx"], false).await.unwrap();
     assert_eq!(got.1, names(&["httpx"]));
-    assert_eq!(sandbox.bound().unwrap().0, names(&["text", "web"]));
+    assert_eq!(sandbox.bound().unwrap().asked, names(&["text", "web"]));
     let error = install(&sandbox, &["flask"], false).await.unwrap_err();
     let words = error.to_string();
     assert_eq!(error.kind(), "off");

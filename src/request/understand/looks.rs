@@ -1,4 +1,4 @@
-//! Recognises sources that are no programs: notebooks, and texts with parts of Markdown or of notebooks.
+//! Recognises sources that are no programs: texts with parts of Markdown or of notebooks.
 
 use std::sync::LazyLock;
 
@@ -62,12 +62,6 @@ pub(crate) fn advice(code: &str, language: &Language) -> Option<Advice> {
         );
     }
     None
-}
-
-/// Whether a source is a whole notebook of Jupyter.
-pub(super) fn is_notebook(code: &str) -> bool {
-    let has = |key| code.contains(key);
-    code.trim_start().starts_with('{') && has("\"cells\"") && has("\"nbformat\"")
 }
 
 /// The first line outside of strings and comments that is one, with its number.

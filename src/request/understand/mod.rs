@@ -13,6 +13,7 @@ pub(crate) mod languages;
 mod lines;
 mod looks;
 mod markdown;
+mod notebook;
 mod notes;
 mod program;
 mod values;

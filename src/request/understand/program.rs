@@ -9,8 +9,8 @@ use serde_json::{Map, Value};
 use super::fields::{Field, Kind};
 use super::languages::{self, MatchedLanguage};
 use super::lines::Style;
-use super::looks;
 use super::markdown::{Block, Markdown};
+use super::notebook;
 use super::notes::Notes;
 use crate::config::{Config, Language};
 use crate::request::arguments::InvalidArgument;
@@ -123,9 +123,9 @@ impl Reader<'_> {
         if known.is_some_and(|known| known.extensions.iter().any(|e| e == ".md")) {
             return Ok(());
         }
-        if looks::is_notebook(code) && known.is_none_or(|known| Style::of(known).is_some()) {
-            let message = "is a Jupyter notebook; give the source of its code cells: as one program, or in a session each in a \
-                           call of its own";
+        if known.is_none_or(|known| Style::of(known).is_some())
+            && let Some(message) = notebook::instead(code, given.contains_key("session"))
+        {
             return Err(InvalidArgument::new(field, message));
         }
         let style = known.or_else(|| language_of_file(given, self.languages)).and_then(Style::of);

@@ -290,7 +290,7 @@ fn a_source_that_is_no_program_gets_advice() {
     let notebook = r#"{"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}"#;
     let error =
         read_as::<Arguments>(json!({ "language": "python", "code": notebook })).unwrap_err();
-    assert!(error.message.contains("code cells"), "{error}");
+    assert!(error.message.contains("without code"), "{error}");
 }
 
 #[test]

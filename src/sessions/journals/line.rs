@@ -27,7 +27,7 @@ const BREAKS: u32 = 2;
 const MAX_ENDED: usize = 32 << 20;
 const ENDED_OVERHEAD: usize = 8 << 10;
 
-/// What the server has of a session's journal.
+/// The state of a session's journal on the server.
 #[derive(Debug, Default)]
 pub(in crate::sessions) struct Published {
     /// `None` if the journal must be written anew.
@@ -41,7 +41,7 @@ pub(in crate::sessions) struct Published {
     /// Whether the last writing has failed.
     has_failed: bool,
     /// Whether the client knows that.
-    is_told: bool,
+    is_reported: bool,
 }
 
 /// Whether a session is in the line.
@@ -223,7 +223,7 @@ impl Writer {
     pub(super) fn note(&self, session: &OpenSession) -> Option<String> {
         let mut published = lock(&session.published);
         let is_missing = published.has_failed || self.is_away.load(Ordering::Relaxed);
-        if !is_missing || std::mem::replace(&mut published.is_told, true) {
+        if !is_missing || std::mem::replace(&mut published.is_reported, true) {
             return None;
         }
         let note = "the journal of this session is not complete on the server that keeps journals, which does not answer or does not \
@@ -273,7 +273,7 @@ impl Writer {
         published.at = Some(position);
         published.failures = 0;
         published.has_failed = false;
-        published.is_told = false;
+        published.is_reported = false;
         let is_changed = published.place == Place::WritingAndWaiting;
         published.place = if is_changed { Place::Waiting } else { Place::Out };
         if is_changed {

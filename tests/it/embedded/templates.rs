@@ -221,7 +221,7 @@ async fn a_template_that_ends_or_hangs_is_replaced_and_every_program_runs() {
             let pid = template.directory().file_name().unwrap().to_owned();
             assert!(Command::new("kill").arg(signal).arg(pid).status().expect("kill").success());
         }
-        for number in 0..10 {
+        for number in 0..4 {
             let answer = server.call(python(&format!("import pandas; print({number})"))).await;
             assert_eq!(answer.output(), format!("{number}\n"));
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use isolator_pool::engine::{SandboxName, SandboxState};
 use isolator_runner::wire::{
     self, Alone, End, Exit, Failed, FailedCause, FrameDecoder, HEADER_LEN, Job, Kind, Preload,
-    Preloaded, Ready, Wanted,
+    Preloaded, Ready, Session, Wanted,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
@@ -146,10 +146,14 @@ impl Runner {
                     }
                 }
                 Kind::Session => {
+                    let session: Session = wire::parse_message(kind, &payload).expect("a session");
+                    let wanted = session.kernel.map(|kernel| kernel.wanted);
+                    let is_forked = wanted == Some(Wanted::Forked);
+                    self.record(|record| record.awaits_kernel |= is_forked);
                     self.take_job();
                     self.thawed().await;
                     self.record(|record| record.cell_runs = Some(false));
-                    return self.serve_session(decoder).await;
+                    return self.serve_session(decoder, wanted).await;
                 }
                 Kind::Stdin => stdin.extend(payload),
                 Kind::Go => break,
@@ -184,7 +188,9 @@ impl Runner {
             record.awaits_thaw = record.state != SandboxState::Running;
             match record {
                 Record { jobs: 2.., .. } => Some("has got a second job"),
-                Record { untold_forks: 1.., .. } => Some("has got a job before its fork"),
+                Record { untold_forks: 1.., awaits_kernel: false, .. } => {
+                    Some("has got a job before its fork")
+                }
                 Record { fork_lost: true, .. } => Some("has got a job after it had lost a fork"),
                 // One that has just ended is no breach.
                 _ => None,
@@ -253,7 +259,8 @@ impl Runner {
     }
 
     /// Asks for packages, once for each argument, and prints the answers and the folders of sets in the order of the arguments. The number
-    /// of a request is its place; `=` repeats the one before, `gone` ends it, and `in turn` waits for each answer before the next request.
+    /// of a request is its place; `=` repeats the one before, `gone` ends it, `in turn` waits for each answer before the next request, and
+    /// `later` waits a minute.
     async fn install(&mut self, argv: &[String]) -> std::io::Result<()> {
         let (in_turn, asked) = match &argv[1..] {
             [first, rest @ ..] if first == "in turn" => (true, rest),
@@ -263,6 +270,10 @@ impl Runner {
         let (mut answers, mut sent) = (BTreeMap::new(), 0);
         for (at, request) in (0_u32..).zip(asked) {
             let (kind, number, text) = match request.as_str() {
+                "later" => {
+                    tokio::time::sleep(Duration::from_secs(60)).await;
+                    continue;
+                }
                 "=" => (Kind::Install, at - 1, "again"),
                 "gone" => (Kind::InstallEnded, at - 1, ""),
                 text => (Kind::Install, at, text),

@@ -48,17 +48,17 @@ impl Moved {
     ) -> Self {
         let mut moved = Self::default();
         let mut inodes = BTreeSet::new();
-        let mut homes: BTreeMap<_, Vec<&PathBuf>> = BTreeMap::new();
+        let mut homes: BTreeMap<_, BTreeSet<&PathBuf>> = BTreeMap::new();
         for (path, entry) in wanted {
             if let Some(entry) = entry
                 && entry.content.is_none()
                 && entry.stamp.kind != FileType::Directory
             {
                 inodes.insert(entry.stamp.inode);
-                homes.entry(identity(&entry.stamp)).or_default().push(path);
+                homes.entry(identity(&entry.stamp)).or_default().insert(path);
             }
         }
-        let mut found: BTreeMap<_, Vec<&PathBuf>> = BTreeMap::new();
+        let mut found: BTreeMap<_, BTreeSet<&PathBuf>> = BTreeMap::new();
         for (path, entry) in now {
             let stamp = &entry.stamp;
             if stamp.kind == FileType::Directory || !inodes.contains(&stamp.inode) {
@@ -70,7 +70,7 @@ impl Moved {
                 None => true,
             };
             if homes.contains_key(&identity(stamp)) {
-                found.entry(identity(stamp)).or_default().push(path);
+                found.entry(identity(stamp)).or_default().insert(path);
             } else if !was_here {
                 // It was changed, too.
                 moved.stays.insert(path.clone());
@@ -78,12 +78,12 @@ impl Moved {
         }
         for (identity, homes) in homes {
             let places = found.remove(&identity).unwrap_or_default();
-            let missing: Vec<_> = homes.iter().filter(|home| !places.contains(home)).collect();
+            let missing: Vec<_> = homes.difference(&places).copied().collect();
             let Some((first, others)) = missing.split_first() else { continue };
-            let keeps = |place: &&&PathBuf| homes.contains(place) || !wanted.contains_key(**place);
+            let keeps = |place: &&&PathBuf| homes.contains(*place) || !wanted.contains_key(**place);
             if let Some(place) = places.iter().find(keeps) {
                 for home in missing {
-                    moved.origins.insert(home.to_path_buf(), Origin::Link(place.to_path_buf()));
+                    moved.origins.insert(home.clone(), Origin::Link(place.to_path_buf()));
                 }
                 continue;
             }

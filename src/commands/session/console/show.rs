@@ -136,12 +136,8 @@ fn remark(step: &FinishedStep, is_interactive: bool) -> Option<String> {
     if !step.is_alive {
         return Some(format!("the session has ended with this cell: {}", because()));
     }
-    match step.undone {
-        0 => {}
-        1 => return Some(format!("the session is as before this cell: {}", because())),
-        cells => {
-            return Some(format!("the session is as before the last {cells} cells: {}", because()));
-        }
+    if let Some(undone) = &step.undone_state {
+        return Some(format!("{}; {}", because(), escaped(undone)));
     }
     if step.cell_end == Some(CellEnd::Exited) && is_interactive {
         return Some("the cell asked to exit; the session goes on, and :quit ends it".to_owned());
@@ -190,15 +186,14 @@ mod tests {
 
     #[test]
     fn the_state_of_the_session_is_one_line() {
-        let undone = |cells| {
-            remark_of(
-                |step| (step.undone, step.cell_end) = (cells, Some(CellEnd::Died)),
-                Some("why"),
-            )
-            .unwrap()
-        };
-        assert_eq!(undone(1), "the session is as before this cell: why");
-        assert_eq!(undone(3), "the session is as before the last 3 cells: why");
+        let undone = remark_of(
+            |step| {
+                step.cell_end = Some(CellEnd::Died);
+                step.undone_state = Some("the cell was undone: all".to_owned());
+            },
+            Some("why"),
+        );
+        assert_eq!(undone.unwrap(), "why; the cell was undone: all");
         let over =
             remark_of(|step| (step.undone, step.is_alive) = (1, false), Some("why")).unwrap();
         assert_eq!(over, "the session has ended with this cell: why");
