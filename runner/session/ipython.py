@@ -5,7 +5,7 @@ import sys
 
 _interactive = library("IPython.core.interactiveshell")
 _Base = _interactive.InteractiveShell
-_InteractiveShell = load("shell")["InteractiveShell"]
+_InteractiveShell = load("shell")["ZMQInteractiveShell"]
 _Config = library("traitlets.config").Config
 # How many names a note has.
 _MOST_NAMES = 10
@@ -172,7 +172,7 @@ class Cells:
             raise ValueError
         except ValueError as error:
             shell.InteractiveTB.structured_traceback(type(error), error, error.__traceback__, tb_offset=0)
-        shell.InteractiveTB.tb = None
+        vars(shell.InteractiveTB).pop("tb", None)
         for place, before in kept:
             place.clear()
             place.update(before)

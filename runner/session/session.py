@@ -45,15 +45,15 @@ class Session:
         return self._cells
 
     def _in_ipython(self):
+        is_imported = False
         try:
             library(_IPYTHON)
-        except ImportError:
-            return None
-        try:
+            is_imported = True
             return load("ipython")["Cells"](self)
         except Exception as error:
-            reason = load("errors")["one_line"](error)
-            self._note = "Note: the IPython of this image can't run sessions (%s). Cells run without it.\n" % reason
+            if is_imported or not isinstance(error, ImportError):
+                reason = load("errors")["one_line"](error)
+                self._note = "Note: the IPython of this image can't run sessions (%s). Cells run without it.\n" % reason
             return None
 
     def run(self, number, source):

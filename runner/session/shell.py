@@ -48,8 +48,8 @@ class _Events(_interactive.EventManager):
                 self.shell.showtraceback()
 
 
-class InteractiveShell(_Base):
-    """IPython's shell without what needs a terminal, a disk or threads."""
+class ZMQInteractiveShell(_Base):
+    """IPython's shell without what needs a terminal, a disk or threads. Libraries recognize a notebook by the name of the class."""
 
     displayhook_class = _Type(_showing["Hook"])
     display_pub_class = _Type(_showing["Publisher"])
@@ -245,6 +245,9 @@ class InteractiveShell(_Base):
 
     def run_cell(self, *arguments, **options):
         result = super().run_cell(*arguments, **options)
+        if self._depth:
+            # Figures belong to the cell that drew them: a magic may capture what it shows.
+            self._session.show_figures()
         error = result.error_before_exec or result.error_in_exec
         if self._depth and isinstance(error, KeyboardInterrupt):
             # A cell in a cell was interrupted, which ends both.
@@ -464,7 +467,7 @@ def _shell_path():
 
 
 # It is IPython's to the client.
-InteractiveShell.__module__ = _Base.__module__
+ZMQInteractiveShell.__module__ = _Base.__module__
 
 
 class _Nothing:
