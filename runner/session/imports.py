@@ -44,7 +44,7 @@ def _instruction_of_imports():
     probe = _Probe()
     sys.meta_path.insert(0, probe)
     try:
-        exec("import isolator_no_such_module")
+        import isolator_no_such_module  # noqa: F401
     except ImportError:
         return probe.instruction
     finally:

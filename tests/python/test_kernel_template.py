@@ -13,7 +13,7 @@ SEEN = [
     "%history",
     "sorted(name for name in globals() if not name.startswith('_')), sorted(name for name in globals() if name.startswith('_'))",
     "import sys; [hasattr(sys, name) for name in ('last_value', 'last_exc', 'last_traceback')], sys.argv, __name__",
-    "import linecache; [name for name in linecache.cache if name.startswith('<')]",
+    "import linecache; [name for name in linecache.cache if name.startswith('<ipython')]",
     "import gc; gc.isenabled(), gc.get_threshold(), len(get_ipython().events.callbacks['post_execute'])",
     "get_ipython().history_manager.input_hist_raw, list(get_ipython().history_manager.output_hist)",
     "get_ipython().compile.flags, hasattr(get_ipython().InteractiveTB, 'tb'), get_ipython().user_ns is globals()",
