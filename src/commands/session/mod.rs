@@ -277,7 +277,8 @@ async fn at_prompt(
     }
     loop {
         console.screen.begin_line().await?;
-        match prompt.ask(format!("{} [{}]> ", setup.name(), console.next_cell())).await {
+        let asked = format!("{} [{}]> ", setup.name(), console.next_cell());
+        match prompt.ask(asked, async |text| console.complete(text).await).await {
             Reply::Input(input) => match console.obey(&input).await? {
                 After::Over(code) => return Ok(code),
                 After::Fine | After::Failed(_) => {}

@@ -444,11 +444,11 @@ fn folders_that_a_cell_has_closed_are_opened_again() {
     let mut world = World::new();
     world.write("folder/deep/file", "old");
     world.write("closed/file", "x");
-    fs::set_permissions(world.path("closed"), fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(world.path("closed"), fs::Permissions::from_mode(0o0)).unwrap();
     world.cell(|world| {
         world.write("folder/deep/file", "new");
         for name in ["folder/deep/file", "folder/deep", "folder"] {
-            fs::set_permissions(world.path(name), fs::Permissions::from_mode(0)).unwrap();
+            fs::set_permissions(world.path(name), fs::Permissions::from_mode(0o0)).unwrap();
         }
     });
     let _ = world.undo(1);
@@ -545,7 +545,7 @@ fn the_mode_of_a_file_without_a_copy_comes_back() {
     fs::set_permissions(world.path("big"), fs::Permissions::from_mode(0o640)).unwrap();
     world.versions.rest(None);
     world.cell(|world| {
-        fs::set_permissions(world.path("big"), fs::Permissions::from_mode(0)).unwrap();
+        fs::set_permissions(world.path("big"), fs::Permissions::from_mode(0o0)).unwrap();
     });
     world.undo_all(1);
     assert_eq!(fs::metadata(world.path("big")).unwrap().mode() & 0o777, 0o640);
