@@ -1,5 +1,5 @@
 #!/bin/sh
-# Starts a command that asks the runner for packages: pip, pip3 and uv with the image's Python, npm and npx with its Node.js.
+# Starts a command that asks the runner for packages: pip, pip3, uv and uvx with the image's Python, npm and npx with its Node.js.
 name=${0##*/}
 case $name in
     npm | npx) interpreter=node command=/.isolator/commands/npm/main.cjs ;;

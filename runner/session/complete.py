@@ -4,8 +4,9 @@ import builtins
 import sys
 from itertools import islice
 from keyword import kwlist
+from posix import scandir
 
-_MOST_NAMES, _MOST_LOOKED_AT, _MOST_PARTS = 200, 100_000, 20
+_MOST_NAMES, _MOST_LOOKED_AT, _MOST_PARTS, _MOST_FOLDERS = 200, 100_000, 20, 40
 _LONGEST_NAME = 200
 _ABSENT = object()
 _re = library("re")
@@ -23,6 +24,12 @@ def complete(session, text, magics):
     magic = _re.search(r"(?:^|=)\s*(%%?)(\w*)$", line)
     if magic:
         return len(text) - len(magic[2]), _fitting(magics[len(magic[1]) - 1], magic[2])
+    quoted = _quoted(line)
+    if quoted is not None:
+        return _of_quoted(session, text, line, quoted)
+    command = _re.match(r"\s*(?:\w+\s*=\s*)?[!%].*?([^\s=]*)$", line)
+    if command:
+        return _files(text, command[1])
     word = _re.search(r"[\w.]*$", line)[0]
     *parts, last = word.split(".")
     start = len(text) - len(last)
@@ -36,10 +43,15 @@ def complete(session, text, magics):
     if len(parts) > _MOST_PARTS or not all(part.isidentifier() for part in parts):
         # A number, or an attribute of something that would have to be evaluated.
         return start, []
+    return start, _fitting(_names(_value(session, parts)), last)
+
+
+def _value(session, parts):
+    """The value of a name and attributes, if nothing has to run for it."""
     value = session.space.get(parts[0], vars(builtins).get(parts[0], _ABSENT))
     for part in parts[1:]:
         value = _attribute(value, part)
-    return start, _fitting(_names(value), last)
+    return value
 
 
 def _fitting(names, start):
@@ -51,12 +63,68 @@ def _fitting(names, start):
     return sorted(filter(str.isidentifier, found))[:_MOST_NAMES]
 
 
+def _quoted(line):
+    """Where the text of a string begins that is open at the end of a line. None if there is no such string."""
+    quote = start = None
+    characters = iter(enumerate(line))
+    for at, character in characters:
+        if quote is None and character == "#":
+            return None
+        if quote and character == "\\":
+            next(characters, None)
+        elif character == quote:
+            quote = None
+        elif quote is None and character in "'\"":
+            quote, start = character, at + 1
+    return start if quote else None
+
+
+def _of_quoted(session, text, line, start):
+    """Completes a key of a dictionary, or else a path."""
+    key = _re.search(r"([\w.]+)\[\w?$", line[: start - 1])
+    value = _value(session, key[1].split(".")) if key else _ABSENT
+    if type(value) is dict:
+        word = line[start:]
+        keys = (name for name in islice(list(value), _MOST_LOOKED_AT) if type(name) is str)
+        return len(text) - len(word), _sorted(name for name in keys if name.startswith(word))
+    return _files(text, line[start:])
+
+
+def _files(text, path):
+    """The files whose path begins like this, with a slash after folders."""
+    folder, last = path[: path.rfind("/") + 1], path[path.rfind("/") + 1 :]
+    found = [
+        entry.name + "/" * entry.is_dir()
+        for entry in _entries(folder or ".")
+        if entry.name.startswith(last) and (last or entry.name[:1] != ".")
+    ]
+    return len(text) - len(last), _sorted(found)
+
+
+def _entries(folder):
+    try:
+        with scandir(folder) as entries:
+            return list(islice(entries, _MOST_LOOKED_AT // 50))
+    except (OSError, ValueError):
+        return []
+
+
+def _sorted(names):
+    return sorted(name for name in names if len(name) <= _LONGEST_NAME and name.isprintable())[:_MOST_NAMES]
+
+
 def _modules(parts):
-    """The names of modules in a package, or of all that are not in one."""
+    """The names of modules in a package, or of all that are not in one: those that were imported, and those in the folders of
+    `sys.path`."""
+    inside = "/".join(["", *parts, ""])
+    folders = [folder for folder in islice(list(sys.path), _MOST_FOLDERS) if type(folder) is str]
+    files = (entry.name for folder in folders for entry in _entries((folder or ".") + inside))
+    found = [name.partition(".")[0] for name in files if "." not in name or name.endswith((".py", ".so"))]
     if parts:
         package = ".".join(parts) + "."
-        return [name[len(package) :] for name in list(sys.modules) if name.startswith(package)]
-    return [*(name.partition(".")[0] for name in list(sys.modules)), *getattr(sys, "stdlib_module_names", ())]
+        return [*found, *(name[len(package) :] for name in list(sys.modules) if name.startswith(package))]
+    loaded = (name.partition(".")[0] for name in list(sys.modules))
+    return [*found, *loaded, *getattr(sys, "stdlib_module_names", ())]
 
 
 def _spaces(value):

@@ -71,6 +71,11 @@ function declare(name, value) {
   evaluateWith(value, { expression: `let ${name} = ${HOLE};`, replMode: true, silent: true });
 }
 
+/** The names that cells have declared with `let`, `const` and `class`. */
+function lexicalNames() {
+  return callNow('Runtime.globalLexicalScopeNames', {}).names;
+}
+
 /** The value of which the inspector tells. */
 function valueOf({ type, subtype, value, objectId, unserializableValue }) {
   if (type === 'undefined') return undefined;
@@ -263,4 +268,4 @@ function warmUp() {
 taker = nameOf((value) => (taken = value));
 const asyncWrap = variablesOf(executionAsyncId, ['async_wrap']).async_wrap;
 
-module.exports = { evaluate, declare, terminate, recover, dropTicks, watch, isInterrupting, unwatch, warmUp };
+module.exports = { evaluate, declare, lexicalNames, terminate, recover, dropTicks, watch, isInterrupting, unwatch, warmUp };

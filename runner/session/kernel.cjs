@@ -3,8 +3,8 @@
 // `node kernel.cjs CHANNEL`: CHANNEL is the number of a descriptor, a Unix stream socket to the runner. A message is
 // one byte of kind, four bytes of length (big endian), and the payload. The first one (`H`) brings another such socket,
 // which takes its place: children inherit CHANNEL, and they don't inherit what came in a message. The runner sends cells
-// (`C`), and ends the process by closing its end. The kernel answers with `r` (ready), `s` (started), `d` (something to
-// show) and `e` (the end of a cell).
+// (`C`), asks for the names that the end of a text may become (`Q`), and ends the process by closing its end. The kernel
+// answers with `r` (ready), `s` (started), `d` (something to show), `e` (the end of a cell) and `q` (names).
 //
 // Rules of cells:
 // - It is evaluated as V8 evaluates the input of a debugger's console. So variables live on, and `await` works at the top
@@ -29,6 +29,7 @@ const fs = require('node:fs');
 const vm = require('node:vm');
 const { isPromise } = require('node:util').types;
 
+const completion = require('./complete.cjs');
 const inspector = require('./inspector.cjs');
 const names = require('./names.cjs');
 const printing = require('./printing.cjs');
@@ -119,6 +120,8 @@ function receive(arrayBuffer) {
       const start = (flags & VARIABLES) !== 0 ? 9 + payload.readUInt32BE(5) : 5;
       const variables = start > 9 ? payload.toString('utf8', 9, start).split('\0').slice(0, -1) : [];
       waiting.push({ number: payload.readUInt32BE(0), flags, variables, code: payload.toString('utf8', start) });
+    } else if (kind === 'Q'.charCodeAt(0)) {
+      send('q', ...completion.answer(payload.toString()));
     }
   }
   next();

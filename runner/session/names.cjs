@@ -5,13 +5,16 @@
 
 'use strict';
 
+const { isModuleNamespaceObject } = require('node:util').types;
 const { Script } = require('node:vm');
 
 const inspector = require('./inspector.cjs');
 
 const { global, Map, Set, SyntaxError, TypeError } = globalThis;
 const { defineProperty, getOwnPropertyDescriptor, is, keys } = Object;
-const { deleteProperty } = Reflect;
+const { apply, deleteProperty } = Reflect;
+const { has } = Set.prototype;
+const { get } = Map.prototype;
 
 /** Names that were declared with `let`, `const` or `class`, perhaps by code that has failed. */
 const slots = new Set();
@@ -21,7 +24,9 @@ const constants = new Set();
 const variables = new Set();
 /** Functions that return the value of each name that was imported. */
 const imported = new Map();
-/** Those of them that can't have a getter, with the value that they got. */
+/** Those of them whose value can be read without running anything of the program. */
+const readable = new Set();
+/** Those that can't have a getter, with the value that they got. */
 const copies = new Map();
 
 const isSlot = (name) => slots.has(name);
@@ -71,6 +76,7 @@ function declareVariable(name) {
 /** The name is no longer what it was. */
 function forget(name) {
   constants.delete(name);
+  readable.delete(name);
   if (imported.delete(name) && !copies.delete(name)) delete global[name];
 }
 
@@ -78,10 +84,11 @@ const failAssignment = () => {
   throw new TypeError('Assignment to constant variable.');
 };
 
-/** Gives a name what `get` returns, now and later. */
-function follow(name, get) {
+/** Gives a name what `get` returns, now and later. `isReadable`: that runs nothing of the program. */
+function follow(name, get, isReadable) {
   if (!isIdentifier(name)) return;
   forget(name);
+  if (isReadable) readable.add(name);
   const descriptor = getOwnPropertyDescriptor(global, name);
   const isOwn = descriptor === undefined || (variables.has(name) && descriptor.configurable);
   if (isOwn && !slots.has(name)) {
@@ -123,16 +130,23 @@ function bind(module, specifier, pairs) {
   if (missing !== undefined) {
     throw new SyntaxError(`The requested module '${specifier}' does not provide an export named '${missing[0]}'`);
   }
+  // A module that exports a function `then` can be replaced by anything.
+  const isModule = isModuleNamespaceObject(module);
   for (const [name, here] of pairs) {
-    if (name === '*') follow(here, () => module);
-    else if (name !== '**') follow(here, () => module[name]);
-    else for (const each of keys(module)) follow(each, () => module[each]);
+    if (name === '*') follow(here, () => module, true);
+    else if (name !== '**') follow(here, () => module[name], isModule);
+    else for (const each of keys(module)) follow(each, () => module[each], isModule);
   }
 }
 
 /** Binds names to variables of the cell. */
 function alias(getters) {
-  for (const name of keys(getters)) follow(name, getters[name]);
+  for (const name of keys(getters)) follow(name, getters[name], true);
+}
+
+/** The value of an imported name if that can be read without running anything, and otherwise `absent`. */
+function importedValue(name, absent) {
+  return apply(has, readable, [name]) ? apply(get, imported, [name])() : absent;
 }
 
 /** Stands for a constant where something is assigned to it: `value` can be read. */
@@ -149,4 +163,16 @@ function constant(name, value, set) {
   };
 }
 
-module.exports = { isSlot, isProperty, isConstant, hasConstants, hasValue, declare, refresh, bind, alias, constant };
+module.exports = {
+  isSlot,
+  isProperty,
+  isConstant,
+  hasConstants,
+  hasValue,
+  declare,
+  refresh,
+  bind,
+  alias,
+  importedValue,
+  constant,
+};

@@ -42,9 +42,9 @@ pub use self::install::{
 };
 pub use self::kind::Kind;
 pub use self::session::{
-    Cell, CellEnd, CellEnded, CellRun, CloseContext, ContextClosed, Kernel, KernelFork, Listed,
-    NoCheckpoint, Occasion, OpenContext, Opened, Read, ReadEnded, ReadError, Rewind, Rewound,
-    Session, Shown, UndoneFiles,
+    Cell, CellEnd, CellEnded, CellRun, CloseContext, Complete, Completed, ContextClosed, Kernel,
+    KernelFork, Listed, NoCheckpoint, Occasion, OpenContext, Opened, Read, ReadEnded, ReadError,
+    Rewind, Rewound, Session, Shown, UndoneFiles,
 };
 
 pub mod agent;
@@ -58,7 +58,7 @@ pub mod session;
 pub const RUNNER_ENDED: u8 = 70;
 
 /// Version of the protocol, sent by the runner in [`Ready`]. The server refuses any other.
-pub const VERSION: u32 = 14;
+pub const VERSION: u32 = 15;
 
 /// Longest payload of a frame, in bytes.
 pub const MAX_PAYLOAD: usize = 1 << 20;

@@ -82,7 +82,10 @@ pub(crate) struct NewSet {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NotInstalled {
     /// The sandbox is for another language.
-    #[error("this sandbox is for {own}, and can't be given packages for {}", quoted(.asked))]
+    #[error(
+        "this sandbox is for {own}, and can't be given packages for {}: run what needs them in a sandbox for that language",
+        quoted(.asked)
+    )]
     OtherLanguage { asked: String, own: &'static str },
     /// Nothing is built for requests, and no set has the packages.
     #[error("{}", off(.missing, .language, .sets))]

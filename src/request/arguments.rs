@@ -47,7 +47,7 @@ pub(crate) struct TestCode {
 
 mod sessions;
 
-pub(crate) use sessions::{OneSession, OpenSession, RewindSession, RunCommand};
+pub(crate) use sessions::{CompleteText, OneSession, OpenSession, RewindSession, RunCommand};
 
 /// Arguments of `execute_code`. Commands send them to servers.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]

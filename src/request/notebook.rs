@@ -1,4 +1,4 @@
-//! The source of a cell as notebooks of Jupyter have it.
+//! Notebooks of Jupyter: how they are recognised, and the source of a cell.
 
 use serde::Deserialize;
 
@@ -10,6 +10,12 @@ pub(crate) enum MultilineText {
     Whole(String),
     /// In lines, with their ends.
     Parts(Vec<String>),
+}
+
+/// Whether a text is a whole notebook, or the begin of one.
+pub(crate) fn is_notebook(text: &str) -> bool {
+    let has = |key| text.contains(key);
+    text.trim_start().starts_with('{') && has("\"cells\"") && has("\"nbformat\"")
 }
 
 impl From<MultilineText> for String {

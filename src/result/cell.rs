@@ -63,8 +63,9 @@ pub(crate) fn state_after(cells: u32, files: Option<&UndoneFiles>) -> String {
     if let Some((last, others)) = left.split_last() {
         let others =
             if others.is_empty() { String::new() } else { format!("{} and ", others.join(", ")) };
+        let are = if others.is_empty() && files.more < 2 { "is" } else { "are" };
         text.push_str(&format!(
-            ", except for {others}{last}, which are too large to be kept, could not be written, or may not be the work of \
+            ", except for {others}{last}, which {are} too large to be kept, could not be written, or may not be the work of \
              what was undone"
         ));
     }

@@ -75,7 +75,7 @@ pub(crate) struct Report {
     /// Figures and other values that the cell displayed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub shown: Vec<ShownReport>,
-    /// Whether the cell was undone: variables are as before.
+    /// Whether the cell was undone.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub undone: bool,
     /// Output of processes of earlier cells.

@@ -75,7 +75,7 @@ pub(crate) struct SentFile {
 pub(crate) enum EntryEnd {
     /// It ran, and what it did stayed.
     Ran,
-    /// It was undone: variables are as before.
+    /// It was undone.
     Undone,
     /// It ran longer than it could, and was killed or interrupted.
     TimedOut,

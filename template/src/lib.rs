@@ -73,26 +73,22 @@ fn serve() -> *mut c_void {
         } else {
             fork::into_sandbox(&request)
         };
-        let is_copy = match forked {
-            Ok(fork::Side::Sandbox(_) | fork::Side::Copy) => true,
-            Ok(fork::Side::Template) | Err(_) => false,
-        };
-        if is_copy {
-            // SAFETY: the same.
-            unsafe { PyOS_AfterFork_Child() };
-        }
-        match forked {
-            Ok(fork::Side::Sandbox(word)) => {
-                finish::offer();
-                tell_python(word == protocol::AWAITED);
+        let failed = match forked {
+            Ok(fork::Side::Template) => None,
+            Err(failed) => Some(failed),
+            Ok(copy) => {
+                // SAFETY: the same.
+                unsafe { PyOS_AfterFork_Child() };
+                if let fork::Side::Sandbox(word) = copy {
+                    finish::offer();
+                    tell_python(word == protocol::AWAITED);
+                }
                 return null_mut();
             }
-            Ok(fork::Side::Copy) => return null_mut(),
-            Ok(fork::Side::Template) | Err(_) => {}
-        }
+        };
         // SAFETY: the same.
         unsafe { PyOS_AfterFork_Parent() };
-        socket::answer(request, forked.err());
+        socket::answer(request, failed);
     }
     call::exit(0)
 }

@@ -41,7 +41,7 @@ async def at_the_same_time(world):
     run = world.sandbox.commands.run
     handles = [await done(run(f"pip install {name}", background=True)) for name in ("gamma", "alpha==1.0", "hook", "odd-name.pkg")]
     for handle in handles:
-        contains((await done(handle.wait())).stdout, "installed")
+        await done(handle.wait())
     check = "import alpha, gamma, odd_name, sys; print(alpha.version, odd_name.x, sys.hooked)"
     equal((await done(run(f"python3 -c '{check}'"))).stdout, "1.0 1 True\n")
 

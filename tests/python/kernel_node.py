@@ -133,6 +133,18 @@ class Kernel:
         assert (cell.kind, cell.code, cell.reason, cell.stderr) == (ENDED, 0, "", ""), cell
         return cell.value
 
+    def complete(self, text):
+        """Returns where the word at the end of a text begins, and what it may become."""
+        self.channel.sendall(struct.pack(">cI", b"Q", len(text.encode())) + text.encode())
+        kind, payload = self.message()
+        assert kind == b"q"
+        (start,), rest, names = struct.unpack(">I", payload[:4]), payload[4:], []
+        while rest:
+            (length,) = struct.unpack(">H", rest[:2])
+            names.append(rest[2 : 2 + length].decode())
+            rest = rest[2 + length :]
+        return start, names
+
     def interrupt(self):
         self.process.send_signal(signal.SIGINT)
 

@@ -4,6 +4,7 @@
 """
 
 import base64
+import copy
 import hashlib
 import html
 import io
@@ -161,7 +162,7 @@ class Index:
             return "application/octet-stream", self._as_told(path.rpartition("/")[2], packed)
         if path not in self.packages.documents:
             return None
-        document = json.loads(json.dumps(self.packages.documents[path]))
+        document = copy.deepcopy(self.packages.documents[path])
         for version in document["versions"].values():
             version["dist"]["tarball"] = self.javascript() + version["dist"]["tarball"]
             if self.without_hashes:

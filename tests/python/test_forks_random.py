@@ -167,11 +167,11 @@ async def forks(server, group, modules, chosen):
             # Every fork of a template has its seed of hashes, and no other process has.
             by_template[found.pop("template")].append(found)
 
-    while max(map(len, by_template.values()), default=0) < FORKS:
+    while (missing := FORKS - max(map(len, by_template.values()), default=0)) > 0:
         if not by_template:
             waited = time.monotonic() - began
             assert waited < READY_WITHIN_S, await complaints(server, group)
-        await side_by_side([one] * (AT_ONCE * 3 if by_template else 1))
+        await side_by_side([one] * (missing if by_template else 1))
     assert await complaints(server, group) == []
     return max(by_template.values(), key=len)
 

@@ -50,6 +50,16 @@ def test_pip_asks_for_nothing_that_is_there(tmp_path):
         assert (runner.requests[-1]["upgrade"], done.out, done.err, done.code) == (True, "", "", 0)
 
 
+def test_pip_never_asks_for_itself(tmp_path):
+    with fake_runner(bound(("wheel", "0.45"))) as runner:
+        done = pip(tmp_path, "install", "--upgrade", "pip", "wheel", "uv", name="python3 -m pip")
+        assert runner.requests == [{"language": "python", "requirements": ["wheel"], "upgrade": True}]
+    assert done.out.startswith("Requirement already satisfied: pip in /.isolator/bin") and "Successfully installed wheel-0.45" in done.out
+    done = pip(tmp_path, "install", "pip==24.0")
+    assert (done.code, done.err) == (0, "WARNING: pip==24.0 comes with the sandbox: other versions can't be installed\n")
+    assert pip(tmp_path, "pip", "install", "uv", name="uv").err.startswith("Audited 1 package in ")
+
+
 def test_pip_reads_files_of_requirements(tmp_path):
     (tmp_path / "inner").mkdir()
     (tmp_path / "inner/more.txt").write_text("\ufeffsecond # why\n-c limits.txt\n")
@@ -100,6 +110,8 @@ def test_pip_says_which_line_of_a_file_can_not_be(tmp_path, content, said):
         ("install --dry-run y", 1, "leave --dry-run out"),
         ("install", 1, "You must give at least one requirement to install"),
         ("install x y==", 1, "Invalid requirement: 'y=='"),
+        (f"install x;{'(' * 3000}", 1, "Invalid requirement: 'x;(((("),
+        ("install x;sys_platform~='1'", 1, "its marker can't be evaluated"),
         ("install --upgrade-strategy eager x", 1, "a requirement brings what it needs"),
         ("install --odd x", 2, "no such option: --odd"),
         ("install -r", 2, "--requirement option requires 1 argument"),
@@ -187,9 +199,11 @@ def test_uv_says_on_standard_error_what_came(tmp_path):
         assert (done.code, done.err) == (1, "error: no version\n")
         assert pip(tmp_path, "pip", "install", "there", name="uv").err.startswith("Audited 1 package in ")
     assert pip(tmp_path, "pip", "freeze", name="uv").out == "there==1.5\n"
-    for arguments, said in [("add x", "use uv pip install NAME"), ("pip sync x", "use uv pip install -r FILE"), ("run x", "use python3"), ("odd", "unrecognized")]:
+    for arguments, said in [("add x", "use uv pip install NAME"), ("pip sync x", "use uv pip install -r FILE"), ("tool run x", "use uv pip install NAME"), ("run x", "use python3"), ("odd", "unrecognized")]:
         done = pip(tmp_path, *arguments.split(), name="uv")
         assert done.code == 2 and done.err.startswith("error: ") and said in done.err
+    done = pip(tmp_path, "ruff", "check", name="uvx")
+    assert done.code == 2 and "use uv pip install NAME, then the command of the package is in the path" in done.err
 
 
 def test_npm_asks_for_what_is_missing_and_writes_it_down(tmp_path):

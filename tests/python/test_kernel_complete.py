@@ -86,3 +86,17 @@ def test_a_cell_goes_on_after_it(runner):
     assert runner.run("value").text == "1"
     runner.undo()
     assert names(runner, "val") == ["value"]
+
+
+def test_files_and_keys_in_strings(runner, tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/table.csv").write_text("")
+    (tmp_path / "data/.hidden").write_text("")
+    ended(runner.run("settings = {'first key': 1, 'second': 2, 3: 4}"))
+    assert runner.complete("open('da") == (6, ["data/"])
+    assert names(runner, 'open("data/') == ["table.csv"]
+    assert names(runner, "%cd da") == names(runner, "x = !ls da") == ["data/"]
+    assert names(runner, "open('missing/") == names(runner, "'a' # da") == []
+    assert names(runner, "settings['fi") == ["first key"]
+    (tmp_path / "own_module.py").write_text("")
+    assert names(runner, "import own_m") == ["own_module"]

@@ -12,7 +12,7 @@ from package_sets import python_set, serving, used
 SEED = 7
 SETS = 10
 # A container takes longer to make than to be used.
-REQUESTS = {"embedded": 200, "docker": 60}[engine.KIND]
+REQUESTS = {"embedded": 100, "docker": 40}[engine.KIND]
 AT_ONCE = 4
 
 PROGRAM = """

@@ -5,6 +5,8 @@
 //! the client with the most queued requests loses its newest one to a client with fewer (in packet queues this is
 //! called "longest queue drop"). So a client that floods the server only slows down itself.
 //!
+//! Programs that run may wait for packages, which the server builds with programs of its own. So these have slots of their own.
+//!
 //! The sandbox of a session keeps its slot for a moment after a call, because it still runs. Such a slot *rests*: it is called back
 //! as soon as a request waits that could use it.
 
@@ -21,6 +23,9 @@ use crate::pool::pace::Pace;
 mod client;
 
 pub use self::client::{Client, Place};
+
+/// Requests of the server itself that run at the same time, where they have slots of their own.
+const SERVER_RUNNING: usize = 2;
 
 /// The limits of admission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,6 +96,8 @@ struct Turns {
     limits: AdmissionLimits,
     /// The client that comes before all others, if there is one. Its requests always find room in the queue.
     first: Option<Client>,
+    /// Whether requests of the server have slots of their own.
+    has_server_slots: bool,
     is_closed: bool,
     running: usize,
     waiting: usize,
@@ -188,6 +195,7 @@ impl Admission {
         let turns = Turns {
             limits,
             first,
+            has_server_slots: false,
             is_closed: false,
             running: 0,
             waiting: 0,
@@ -198,6 +206,13 @@ impl Admission {
             pace: Pace::default(),
         };
         Self { turns: Arc::new(Mutex::new(turns)) }
+    }
+
+    /// A gate where the requests of the server itself have slots of their own.
+    pub(crate) fn with_server_slots(limits: AdmissionLimits) -> Self {
+        let admission = Self::new(limits, None);
+        lock(&admission.turns).has_server_slots = true;
+        admission
     }
 
     /// Changes the limits. Requests that run go on, even if they are more than may run now.
@@ -242,7 +257,7 @@ impl Admission {
             if turns.is_closed {
                 return Err(AdmissionError::Closed);
             }
-            if turns.running < turns.limits.running && turns.may_start_another(client) {
+            if turns.may_run(client) {
                 // No other request waits that may run: a free slot is handed on at once.
                 return Ok(turns.admit(self, client));
             }
@@ -392,22 +407,38 @@ impl Turns {
         self.may_start(client) > 0
     }
 
+    /// Requests of the server that run in slots of their own.
+    fn in_server_slots(&self) -> usize {
+        let share = self.clients.get(&Client::Server).filter(|_| self.has_server_slots);
+        share.map_or(0, |share| share.running)
+    }
+
+    /// Whether there is a slot for requests of clients.
+    fn has_slot(&self) -> bool {
+        self.running - self.in_server_slots() < self.limits.running
+    }
+
+    /// Whether a request of a client may run now.
+    fn may_run(&self, client: &Client) -> bool {
+        if self.has_server_slots && *client == Client::Server {
+            return self.in_server_slots() < SERVER_RUNNING;
+        }
+        self.has_slot() && self.may_start_another(client)
+    }
+
     /// Whether a request of a client waits only because the client runs as many as it may.
     fn is_own_share(&self, client: &Client) -> bool {
-        self.running < self.limits.running && !self.may_start_another(client)
+        self.has_slot() && !self.may_start_another(client)
     }
 
     /// The next request to run, if there is a slot: of the clients that may start another, the one that comes before all others, then
     /// the one with the fewest running, then the one with the oldest last turn, and then the one that came first.
     fn next(&mut self) -> Option<(Client, Waiting)> {
-        if self.running >= self.limits.running {
-            return None;
-        }
         let waiting = self.clients.iter().filter_map(|(client, share)| {
             let first = share.waiting.front()?;
             let is_behind = self.first.as_ref() != Some(client);
             let rank = (is_behind, share.running, share.last_turn, first.number);
-            self.may_start_another(client).then_some((rank, client))
+            self.may_run(client).then_some((rank, client))
         });
         let client = waiting.min_by_key(|(rank, _)| *rank)?.1.clone();
         let first = self.clients.get_mut(&client)?.waiting.pop_front()?;

@@ -34,7 +34,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::engine::images::{FetchStatus, ImageProvider};
 use crate::engine::instance::Instance;
-use crate::engine::preload::{PreloadStatus, Want};
+use crate::engine::preload::{Preload, PreloadStatus, Want};
 use crate::engine::{Engine, SandboxSpec};
 use crate::lock::lock;
 use crate::pool::adapt::{LeadTimes, Sizing};
@@ -302,21 +302,27 @@ impl Pool {
         want
     }
 
-    /// The interpreter that a session wants: one that has imported what many programs need.
+    /// The interpreter that a session wants: one that has imported what many programs need. A kernel with another command or other
+    /// variables than those that wait can't be one of them.
     pub(crate) fn for_session(&self, request: &SessionRequest) -> Want {
-        let has_modules =
-            self.template.preload().is_some_and(|preload| !preload.modules.is_empty());
-        let interpreter = match request.kernel {
-            Some(_) if has_modules && request.packages.is_none() => Wanted::Loaded,
-            Some(_) => Wanted::Bare,
-            None => Wanted::New,
+        let is_like = |preload: &&Preload| {
+            request.kernel.as_ref().is_some_and(|kernel| {
+                (kernel.interpreter, &kernel.waiting, &kernel.env)
+                    == (preload.interpreter, &preload.argv, &preload.env)
+            })
         };
-        if interpreter == Wanted::Loaded {
-            self.preloading.used();
+        let Some(preload) = self.template.preload().filter(is_like) else {
+            return Want::only(Wanted::New);
+        };
+        // A module that was imported ahead could be another version than the set has.
+        if request.packages.is_some() {
+            return Want::only(Wanted::Bare);
         }
-        // A module that a template has imported could be another version than the set has.
-        let for_session = interpreter != Wanted::New && request.packages.is_none();
-        Want { for_session, ..Want::only(interpreter) }
+        if preload.modules.is_empty() {
+            return Want { for_session: true, ..Want::only(Wanted::Bare) };
+        }
+        self.preloading.used();
+        Want { for_session: true, ..Want::only(Wanted::Loaded) }
     }
 
     /// Takes a sandbox for good. Dropping the future leaves the pool as it was.

@@ -119,7 +119,7 @@ impl Pools {
             (name, pool)
         };
         let pools = specs.into_iter().map(start).collect();
-        let admission = Admission::new(limits.admission, None);
+        let admission = Admission::with_server_slots(limits.admission);
         let abort = CancellationToken::new();
         let pools = Self { shared, admission, pools, counts, sizes, limits, abort };
         pools.adopt_sizes();

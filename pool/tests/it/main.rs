@@ -11,6 +11,7 @@ mod hanging;
 mod images;
 mod installs;
 mod interleavings;
+mod kernels;
 mod packages;
 mod parked;
 mod preload;

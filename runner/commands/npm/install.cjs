@@ -24,7 +24,7 @@ function elsewhere(text) {
 
 function check(text) {
   const reason = elsewhere(text);
-  if (reason) throw new Failed(`${text} ${reason}; only packages of the registry can be installed, by name and versions`);
+  if (reason) throw new Failed(`${text.length > 200 ? `${text.slice(0, 200)}…` : text} ${reason}; only packages of the registry can be installed, by name and versions`);
   return text;
 }
 

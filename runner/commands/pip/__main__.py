@@ -1,4 +1,4 @@
-"""The commands ``pip``, ``pip3``, ``python -m pip`` and ``uv`` of a sandbox.
+"""The commands ``pip``, ``pip3``, ``python -m pip``, ``uv`` and ``uvx`` of a sandbox.
 
 ``python3 /.isolator/commands/pip NAME ARGUMENT...``: NAME is how the command was called. It runs with the interpreter of the
 program that calls it, so it sees the same packages. It installs nothing itself: it asks the runner for a set of packages, through a
@@ -15,7 +15,7 @@ def main():
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.reconfigure(errors="backslashreplace")
-    if name == "uv":
+    if name in ("uv", "uvx"):
         import uv as command
     else:
         import commands as command
@@ -24,7 +24,7 @@ def main():
         sys.stdout.flush()
     except KeyboardInterrupt:
         sys.stderr.write("ERROR: Operation cancelled by user\n")
-        code = 130 if name == "uv" else 1
+        code = 130 if name in ("uv", "uvx") else 1
     except BrokenPipeError:
         # The reader of a pipe has gone. Python would complain once more when it flushes at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

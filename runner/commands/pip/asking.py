@@ -7,6 +7,7 @@ import socket
 _SOCKET = "\0isolator-packages"
 _LONGEST_REQUEST = 64 << 10
 _LONGEST_LINE = 16 << 20
+_LONGEST_QUOTE = 200
 
 
 class Refused(Exception):
@@ -20,6 +21,11 @@ class Refused(Exception):
 def clean(text):
     """Text of others, in which no character moves the cursor or hides another one."""
     return "".join(c if c == "\n" or c.isprintable() else c.encode("unicode_escape").decode() for c in str(text))
+
+
+def cut(text):
+    """The beginning of a text that can be very long, for a message."""
+    return text if len(text) <= _LONGEST_QUOTE else text[:_LONGEST_QUOTE] + "…"
 
 
 def ask(requirements, upgrade, show_progress):

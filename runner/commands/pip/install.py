@@ -1,9 +1,12 @@
 """``pip install``: what is missing is asked for, and what came is said as pip says it."""
 
 import inventory
-from asking import Refused, ask, clean, normalized
+from asking import Refused, ask, clean, cut, normalized
 from options import REFUSED, NotPossible, UsageError, refusal_of_option
 from requirement_files import Requirement, packaging, read_file
+
+# Commands of the sandbox. The packages of these names would take their place in Python, and find no network.
+_OWN = ("pip", "uv")
 
 
 class Wanted:
@@ -24,14 +27,15 @@ class Wanted:
             elif option == "--upgrade-strategy" and value != "only-if-needed":
                 eager = value == "eager"
                 raise NotPossible(refusal_of_option("--eager")) if eager else UsageError("invalid choice: %r" % value)
-        # A name of pip would be the image's, which has another one.
         self.requirements += [Requirement(name) for name in names]
         for file in files:
             self.requirements += read_file(file, self.constraints)
         if not names and not files:
             raise NotPossible('You must give at least one requirement to install (see "pip help install")')
         self.unneeded = [it for it in self.requirements if not it.is_needed()]
-        self.requirements = [it for it in self.requirements if it.is_needed()]
+        needed = [it for it in self.requirements if it.is_needed()]
+        self.own = [it for it in needed if it.name in _OWN]
+        self.requirements = [it for it in needed if it.name not in _OWN]
 
     def look(self):
         """Splits them into those that the interpreter's packages satisfy, with the packages, and the others."""
@@ -86,6 +90,10 @@ def run(given, names, output):
     for requirement in wanted.unneeded:
         marker = requirement.marker.strip()
         output.say("Ignoring %s: markers %r don't match your environment" % (requirement.name, marker.replace('"', "'")))
+    for requirement in wanted.own:
+        output.say("Requirement already satisfied: %s in /.isolator/bin (the command of this sandbox)" % requirement.name)
+        if requirement.versions:
+            output.warn("%s comes with the sandbox: other versions can't be installed" % clean(cut(requirement.text)))
     satisfied, missing = wanted.look()
     said = set()
     for _, found in satisfied:
@@ -138,5 +146,5 @@ def _say_there(output, said, requirement, packages):
 def _refused(output, refused, missing):
     output.fail(refused.reason)
     if refused.kind == "no_match" and len(missing) == 1:
-        output.fail("No matching distribution found for %s" % clean(missing[0].text))
+        output.fail("No matching distribution found for %s" % clean(cut(missing[0].text)))
     return 1

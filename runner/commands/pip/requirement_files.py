@@ -3,7 +3,7 @@
 import os
 import re
 
-from asking import clean, normalized
+from asking import clean, cut, normalized
 from options import NotPossible, refusal_of_option
 
 _LONGEST_FILE = 1 << 20
@@ -23,10 +23,10 @@ class Requirement:
         self.text = text.strip()
         reason = _elsewhere(self.text)
         if reason:
-            raise NotPossible("%s %s: only packages of the index can be installed, by name and versions" % (clean(self.text), reason))
+            raise NotPossible("%s %s: only packages of the index can be installed, by name and versions" % (clean(cut(self.text)), reason))
         found = _NAME.match(self.text)
         if not found:
-            raise NotPossible("Invalid requirement: %r: it does not begin with the name of a package" % self.text)
+            raise NotPossible("Invalid requirement: %r: it does not begin with the name of a package" % cut(self.text))
         self.name = normalized(found[1])
         self.extras = found[2] or ""
         self.versions, self.has_marker, self.marker = found[3].partition(";")
@@ -38,13 +38,18 @@ class Requirement:
         if library:
             try:
                 self.parsed = library.requirements.Requirement(self.text)
-            except library.requirements.InvalidRequirement as error:
+            except (library.requirements.InvalidRequirement, RecursionError) as error:
                 reason = str(error).splitlines()[0]
-                raise NotPossible("Invalid requirement: %r: %s" % (self.text, reason)) from None
+                raise NotPossible("Invalid requirement: %r: %s" % (cut(self.text), cut(reason))) from None
 
     def is_needed(self):
         """Whether its marker holds for this interpreter. Without the library, that is for the server to say."""
-        return not self.parsed or self.parsed.marker is None or self.parsed.marker.evaluate()
+        if not self.parsed or self.parsed.marker is None:
+            return True
+        try:
+            return self.parsed.marker.evaluate()
+        except Exception as error:
+            raise NotPossible("Invalid requirement: %r: its marker can't be evaluated: %s" % (cut(self.text), cut(clean(error)))) from None
 
     def within(self, constraints):
         """Its text, with the versions that constraints of the same name leave."""
@@ -129,7 +134,7 @@ def _read_line(line, path, found, constraints, deep, seen):
     if not line.startswith("-"):
         text, _, options = re.sub(r"\s+(--[a-z])", "\0\\1", line).partition("\0")
         if options:
-            raise NotPossible(refusal_of_option(options.split("=")[0].split()[0]) or "Invalid requirement: %r" % line)
+            raise NotPossible(refusal_of_option(options.split("=")[0].split()[0]) or "Invalid requirement: %r" % cut(line))
         found.append(Requirement(text))
         return
     matched = re.match(r"(--[a-z-]+|-[a-zA-Z])[ =]*(.*)$", line, re.S)
@@ -140,4 +145,4 @@ def _read_line(line, path, found, constraints, deep, seen):
     elif option in ("-c", "--constraint") and value:
         constraints += read_file(inner, constraints, deep + 1, seen)
     elif option not in _WITHOUT_EFFECT:
-        raise NotPossible(refusal_of_option(option) or "no such option: %s" % clean(option))
+        raise NotPossible(refusal_of_option(option) or "no such option: %s" % clean(cut(option)))

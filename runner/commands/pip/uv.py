@@ -39,6 +39,8 @@ _LISTS = {"list", "freeze", "show", "check"}
 
 def run(name, arguments):
     """Runs the command. Returns its exit code."""
+    if name == "uvx":
+        arguments = ["tool", *arguments]
     left = [it for it in arguments if it not in ("-q", "--quiet", "-v", "--verbose", "--no-progress", "--offline")]
     quiet = len([it for it in arguments if it in ("-q", "--quiet")])
     if left[:1] in (["--version"], ["-V"]) or left[:2] == ["self", "version"]:
@@ -114,7 +116,7 @@ def _install(arguments, quiet):
     began = time.monotonic()
     wanted = install.Wanted(given, names)
     satisfied, missing = wanted.look()
-    audited = len(satisfied)
+    audited = len(satisfied) + len(wanted.own)
     if missing:
         before = inventory.installed()
         try:

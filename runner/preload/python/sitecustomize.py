@@ -467,6 +467,8 @@ def _watch_seeds(chosen):
     return end
 
 
+# Objects of which the referents are looked at together.
+_OBJECTS_AT_ONCE = 1000
 # A seed that numpy draws by itself has 128 bits. One below this was chosen by a module.
 _LEAST_DRAWN = 1 << 64
 
@@ -478,12 +480,19 @@ def _find_drawn(chosen):
     import os
 
     random, numpy = sys.modules.get("random"), sys.modules.get("numpy.random")
-    # Those that the collector does not know are held by something that it knows.
+    kinds = [random.Random.__base__] if random else []
+    if numpy:
+        kinds += [numpy.SeedSequence, numpy.BitGenerator, numpy.RandomState]
+    kinds, things = tuple(kinds), {}
+    # Those that the collector does not know are held by something that it knows. All of them at once would take memory that the
+    # template keeps, and that each fork copies.
     tracked = gc.get_objects()
-    things = {id(thing): thing for thing in tracked + gc.get_referents(*tracked)}.values()
+    for start in range(0, len(tracked), _OBJECTS_AT_ONCE):
+        some = tracked[start : start + _OBJECTS_AT_ONCE]
+        things.update((id(thing), thing) for thing in some + gc.get_referents(*some) if issubclass(type(thing), kinds))
 
     def all_of(kind):
-        return [thing for thing in things if issubclass(type(thing), kind)]
+        return [thing for thing in things.values() if issubclass(type(thing), kind)]
 
     drawn = []
     if random:
@@ -557,6 +566,8 @@ def _park(said):
                 stream.flush()
             _call_template("loads")
         written = _written() if channel == 0 else {}
+        # A copy that made it would write to each of them, in memory that it shares with this one.
+        modules = dict(sys.modules) if channel == 0 else None
         # That takes some milliseconds, for which the client that opens a session would wait.
         with open(_KERNEL, encoding="utf-8") as file:
             kernel = compile(file.read(), _KERNEL, "exec")
@@ -573,7 +584,7 @@ def _park(said):
         try:
             is_awaited = _wait_to_be_forked(leaves, drawn)
             if is_awaited is None:
-                prepared = _prepare_kernel(kernel, preloaded, drawn, chosen)
+                prepared = _prepare_kernel(kernel, modules, preloaded, drawn, chosen)
                 written = _written()
                 os.write(0, _report(started, times).encode(errors="backslashreplace"))
                 is_awaited = _wait_to_be_forked(leaves, drawn, "copied_template")
@@ -636,9 +647,9 @@ def _receive(channel):
             return words
 
 
-def _prepare_kernel(kernel, preloaded, drawn, chosen):
-    """Loads the kernel of sessions, with what it imports, in a copy of a template. Returns its namespace. ``preloaded`` and ``drawn``
-    get more."""
+def _prepare_kernel(kernel, modules, preloaded, drawn, chosen):
+    """Loads the kernel of sessions, with what it imports, in a copy of a template that has these modules. Returns its namespace.
+    ``preloaded`` and ``drawn`` get more."""
     import gc
 
     plain = set(sys.modules)
@@ -647,7 +658,7 @@ def _prepare_kernel(kernel, preloaded, drawn, chosen):
     prepared = {"__name__": "kernel", "__file__": _KERNEL, "__builtins__": __builtins__}
     _end_of_start()
     exec(kernel, prepared)
-    prepared["prepare"]()
+    prepared["prepare"](modules)
     preloaded |= _packages_of(set(sys.modules) - plain)
     # The collector has none of the things from before.
     drawn += _find_drawn(chosen)

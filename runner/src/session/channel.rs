@@ -13,6 +13,8 @@
 //!   p: checkpoint or why not ─▶           from the process that will run the cell
 //!   d: forms of a thing     ──▶           what the cell shows; between cells, what threads and timers of earlier ones do
 //!   e: how it ended         ──▶           everything that it printed is in its pipes
+//!                           ◀──  Q: text  which names may the word at its end become?
+//!   q: where, names         ──▶           between cells
 //!                           ◀──  R        the process that ran the cell is gone: this is the session again
 //! ```
 //!
@@ -24,8 +26,8 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use isolator_runner::wire::NoCheckpoint;
-use isolator_runner::wire::session::MAX_MEDIA_TYPE;
+use isolator_runner::wire::session::{MAX_MEDIA_TYPE, MAX_NAME, MAX_NAMES};
+use isolator_runner::wire::{Completed, NoCheckpoint};
 use rustix::event::{PollFd, PollFlags};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -59,6 +61,8 @@ pub(super) enum Said {
     TooLong,
     /// The cell has ended.
     Ended { end: u8, code: i32 },
+    /// The names for a text. There are none if the kernel gave more or others than it may.
+    Completed(Completed),
 }
 
 /// The runner's end of a channel.
@@ -69,6 +73,8 @@ pub(super) struct Channel {
     taken: usize,
     /// Bytes of a message that is too long, which are still to come.
     skipped: usize,
+    /// Answers about names that are no longer awaited, and are dropped when they come.
+    late: u32,
     /// The process that has sent last.
     pub(super) sender: Option<Pid>,
     /// Whether the other end is closed.
@@ -85,6 +91,7 @@ impl Channel {
             received: Vec::new(),
             taken: 0,
             skipped: 0,
+            late: 0,
             sender: None,
             is_closed: false,
         })
@@ -156,14 +163,29 @@ impl Channel {
     /// When the kernel breaks the protocol.
     pub(super) fn next_within(&mut self, reads: &mut usize) -> io::Result<Option<Said>> {
         loop {
-            if let Some(said) = self.parse()? {
-                return Ok(Some(said));
+            match self.parse()? {
+                Some(Said::Completed(_)) if self.late > 0 => {
+                    self.late -= 1;
+                    continue;
+                }
+                Some(said) => return Ok(Some(said)),
+                None => {}
             }
             if self.is_closed || *reads == 0 || !self.receive()? {
                 return Ok(None);
             }
             *reads -= 1;
         }
+    }
+
+    /// Notes that the answer about names is no longer awaited.
+    pub(super) const fn give_up_names(&mut self) {
+        self.late = self.late.saturating_add(1);
+    }
+
+    /// Number of answers about names that are still to come and that are dropped then.
+    pub(super) const fn late_names(&self) -> u32 {
+        self.late
     }
 
     /// Whether a message has come that was read together with the one before. The descriptor says nothing of it.
@@ -261,8 +283,25 @@ fn said(kind: u8, payload: &[u8]) -> Option<Said> {
             let (code, _) = rest.split_first_chunk::<4>()?;
             Said::Ended { end: *end, code: i32::from_be_bytes(*code) }
         }
+        b'q' => Said::Completed(completed(payload).unwrap_or_default()),
         _ => return None,
     })
+}
+
+/// The names of an answer, if it has no more than it may.
+fn completed(payload: &[u8]) -> Option<Completed> {
+    let (start, mut rest) = payload.split_first_chunk::<4>()?;
+    let mut names = Vec::new();
+    while !rest.is_empty() {
+        let (length, after) = rest.split_first_chunk::<2>()?;
+        let (name, after) = after.split_at_checked(usize::from(u16::from_be_bytes(*length)))?;
+        if names.len() == MAX_NAMES || name.len() > MAX_NAME {
+            return None;
+        }
+        names.push(std::str::from_utf8(name).ok()?.to_owned());
+        rest = after;
+    }
+    Some(Completed { start: u32::from_be_bytes(*start), names })
 }
 
 #[cfg(test)]
@@ -334,6 +373,37 @@ mod tests {
         }
         drop(channel);
         flood.join().unwrap();
+    }
+
+    #[test]
+    fn names_within_the_bounds_are_taken_and_late_ones_are_dropped() {
+        let answer = |start: u32, names: &[&[u8]]| {
+            let length = |name: &[u8]| u16::try_from(name.len()).unwrap().to_be_bytes();
+            let names = names.iter().flat_map(|name| [&length(name)[..], name].concat());
+            start.to_be_bytes().into_iter().chain(names).collect::<Vec<_>>()
+        };
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let mut channel = Channel::new(ours.into()).unwrap();
+        let long = [b'x'; MAX_NAME + 1];
+        for wrong in [
+            b"\0\0".to_vec(),
+            answer(0, &[b"a", b"\xff"]),
+            answer(0, &[&long]),
+            answer(0, &[&b"a"[..]; MAX_NAMES + 1]),
+            [answer(0, &[b"a"]), b"\0\x09a".to_vec()].concat(),
+        ] {
+            theirs.write_all(&message(b'q', &wrong)).unwrap();
+            assert_eq!(channel.next().unwrap(), Some(Said::Completed(Completed::default())));
+        }
+        channel.give_up_names();
+        theirs.write_all(&message(b'q', &answer(1, &[b"late"]))).unwrap();
+        theirs.write_all(&message(b'q', &answer(2, &[b"in", b"time"]))).unwrap();
+        let names = vec!["in".to_owned(), "time".to_owned()];
+        assert_eq!(
+            channel.next().unwrap(),
+            Some(Said::Completed(Completed { start: 2, names }))
+        );
+        assert_eq!(channel.late_names(), 0);
     }
 
     #[test]

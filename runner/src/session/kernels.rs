@@ -6,6 +6,7 @@
 //! of them writes, so a checkpoint costs what the cells after it have changed.
 
 mod code;
+mod completing;
 mod early;
 mod ending;
 mod process;
@@ -276,8 +277,8 @@ impl Kernels {
                 Some(Said::Prepared(checkpoint)) if expects == Expected::Prepared => {
                     return Ok(Answered::Alone(checkpoint));
                 }
-                // It comes too late.
-                Some(Said::Prepared(_)) => {}
+                // It comes too late, or was not asked for.
+                Some(Said::Prepared(_) | Said::Completed(_)) => {}
                 Some(Said::Shown { forms, .. }) => self.early.add(forms),
                 Some(Said::TooLong) => self.early.dropped = self.early.dropped.saturating_add(1),
                 Some(Said::Ready(_) | Said::Ended { .. }) => {

@@ -25,8 +25,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use isolator_runner::wire::{
-    self, Cell, CellRun, Failed, FailedCause, Interpreter, KernelFork, Kind, Listed, Opened, Read,
-    ReadEnded, ReadError, Rewind, Rewound, Wanted, WantedFiles, WireError,
+    self, Cell, CellRun, Complete, Failed, FailedCause, Interpreter, KernelFork, Kind, Listed,
+    Opened, Read, ReadEnded, ReadError, Rewind, Rewound, Wanted, WantedFiles, WireError,
 };
 
 use self::agent::Agents;
@@ -119,10 +119,12 @@ pub(crate) fn serve(
     }
     let (opened, spares) = session.open(kernel, preloads, forks)?;
     session.to_server.send(Kind::Opened, &opened)?;
-    // To take their memory apart takes as long as opening the session.
-    spares.into_iter().for_each(Parked::end);
     session.counted = cgroup::Counters::read();
-    let served = session.rest().and_then(|()| session.serve());
+    let served = session.rest().and_then(|()| {
+        // They were killed. To take their memory apart takes longer than a checkpoint, which was made meanwhile.
+        spares.into_iter().for_each(Parked::end);
+        session.serve()
+    });
     processes::kill_everything();
     Ok(served?)
 }
@@ -218,6 +220,10 @@ impl Session<'_> {
                 }
                 Kind::Measure => {
                     self.measure()?;
+                    continue;
+                }
+                Kind::Complete => {
+                    self.complete(&wire::parse_message(kind, &payload)?)?;
                     continue;
                 }
                 kind => return Err(WireError::Unexpected(kind).into()),
@@ -322,6 +328,14 @@ impl Session<'_> {
         let files = if cells > 0 { self.undo_files(0)? } else { None };
         self.to_server.send(Kind::Rewound, &Rewound { cells, files, checkpoints, is_alive })?;
         Ok(is_alive)
+    }
+
+    /// Asks the kernel for names. It is prepared for the next cell before and after that.
+    fn complete(&mut self, Complete { text }: &Complete) -> io::Result<()> {
+        self.switch_to(0);
+        let completed = self.kernels.as_mut().map(|kernels| kernels.complete(text));
+        self.to_server.send(Kind::Completed, &completed.unwrap_or_default())?;
+        self.to_server.send_empty(Kind::Resting)
     }
 
     fn list(&mut self) -> io::Result<bool> {

@@ -230,6 +230,8 @@ impl Session<'_> {
                     shown.pass_on(occasion, forms, self.to_server)?;
                 }
                 Ok(Some(Said::TooLong)) => shown.dropped += 1,
+                // Nothing has asked for them.
+                Ok(Some(Said::Completed(_))) => {}
                 Ok(Some(Said::Ended { end, code })) => {
                     let end = match end {
                         0 => CellEnd::Ended,

@@ -27,7 +27,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use isolator_runner::wire::UndoneFiles;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, openat, readlinkat, statat};
 
-use self::look::{Closed, Look, MAX_ENTRIES, Stamp};
+use self::look::{Closed, Look, MAX_ENTRIES, Stamp, is_below};
 use self::restore::Restored;
 use crate::changes::FOLDER;
 
@@ -107,8 +107,9 @@ pub(super) struct Versions {
     total: Arc<AtomicU64>,
     /// The entries at the last look.
     now: BTreeMap<PathBuf, Entry>,
-    /// Whether that was all of them.
+    /// Whether that was all of them, apart from what is in those folders.
     is_complete: bool,
+    hidden: BTreeSet<PathBuf>,
     marks: VecDeque<Mark>,
     /// Whether the client may have written files since the last look.
     is_written: bool,
@@ -134,6 +135,7 @@ impl Versions {
             total: Arc::default(),
             now: BTreeMap::new(),
             is_complete: true,
+            hidden: BTreeSet::new(),
             marks: VecDeque::new(),
             is_written: false,
             room: 0,
@@ -160,7 +162,7 @@ impl Versions {
         if self.is_written {
             self.note_changes(true, Closed::Leave);
         }
-        let is_complete = self.is_complete;
+        let is_complete = self.is_complete && self.hidden.is_empty();
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let now = now.saturating_sub(CLOCK_STEP);
         self.marks.push_back(Mark {
@@ -190,7 +192,7 @@ impl Versions {
         let is_written = std::mem::take(&mut self.is_written);
         let changed = self.look(copies, closed);
         if let Some(mark) = self.marks.back_mut() {
-            mark.is_complete &= self.is_complete;
+            mark.is_complete &= self.is_complete && self.hidden.is_empty();
         }
         for (path, before) in changed {
             if is_written {
@@ -237,6 +239,11 @@ impl Versions {
         let mut kept = BTreeSet::new();
         let mut others = Vec::new();
         let mut is_complete = true;
+        // What was in a folder that was moved is as old as before.
+        let known: BTreeSet<_> = (self.marks.range(found..))
+            .flat_map(|mark| mark.before.values().flatten())
+            .map(|entry| (entry.stamp.inode, entry.stamp.changed))
+            .collect();
         for mut mark in self.marks.drain(found..).rev() {
             if mark.context != context {
                 others.push(mark);
@@ -246,7 +253,9 @@ impl Versions {
             for (path, before) in std::mem::take(&mut mark.before) {
                 let now = self.now.get(&path).map(|entry| &entry.stamp);
                 let is_others = others.iter().any(|other| other.before.contains_key(&path));
-                if is_others || now.is_some_and(|now| may_be_of_another(&before, now, &mark)) {
+                if is_others
+                    || now.is_some_and(|now| may_be_of_another(&before, now, &mark, &known))
+                {
                     kept.insert(path.clone());
                 }
                 wanted.insert(path, before);
@@ -272,18 +281,16 @@ impl Versions {
 
     /// Looks at the workspace, and `copies` what has changed. Returns that, with what it was at the last look.
     fn look(&mut self, copies: bool, closed: Closed) -> Vec<(PathBuf, Option<Entry>)> {
-        let look = Look::at(&self.workdir, closed);
+        let mut look = Look::at(&self.workdir, closed);
         let until = Instant::now() + MAX_COPY_TIME;
         let was_complete = std::mem::replace(&mut self.is_complete, look.is_complete);
         let mut changed = Vec::new();
-        if look.is_complete {
-            let gone: Vec<_> =
-                self.now.keys().filter(|path| !look.found.contains_key(*path)).cloned().collect();
-            for path in gone {
-                let entry = self.now.remove(&path);
-                changed.push((path, entry));
-            }
-        } else if self.now.len() > MAX_ENTRIES {
+        for path in look.gone(&self.workdir, self.now.keys()) {
+            let entry = self.now.remove(&path);
+            changed.push((path, entry));
+        }
+        let were_hidden = std::mem::replace(&mut self.hidden, look.hidden);
+        if self.now.len() > MAX_ENTRIES {
             // What is not seen now may be there, or not.
             self.now.retain(|path, _| look.found.contains_key(path));
         }
@@ -300,7 +307,7 @@ impl Versions {
             let content = if copies { self.copy(&path, &stamp, true, until) } else { None };
             let before = self.now.insert(path.clone(), Entry { stamp, content });
             // It may have been there, and was not seen.
-            if before.is_some() || was_complete {
+            if before.is_some() || was_complete && !is_below(&were_hidden, &path) {
                 changed.push((path, before));
             }
         }
@@ -344,10 +351,19 @@ impl Versions {
     }
 }
 
-/// Whether something that is there `now`, and was not the same `before` a cell, may be another's work than the cell's.
-fn may_be_of_another(before: &Option<Entry>, now: &Stamp, mark: &Mark) -> bool {
+/// Whether something that is there `now`, and was not the same `before` a cell, may be another's work than the cell's. `known` are inodes,
+/// with the times of their changes, that were there under other names.
+fn may_be_of_another(
+    before: &Option<Entry>,
+    now: &Stamp,
+    mark: &Mark,
+    known: &BTreeSet<(u64, (i64, u64))>,
+) -> bool {
     // It was there, and was not seen.
-    let is_older = before.is_none() && now.kind != FileType::Directory && now.changed < mark.began;
+    let is_older = before.is_none()
+        && now.kind != FileType::Directory
+        && now.changed < mark.began
+        && !known.contains(&(now.inode, now.changed));
     // A file that the client writes is new, or takes the place of another.
     let is_new = before.as_ref().is_none_or(|before| before.stamp.inode != now.inode);
     is_older || mark.is_shared && is_new

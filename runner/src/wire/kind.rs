@@ -48,6 +48,8 @@ pub enum Kind {
     InstallProgress = 19,
     /// Server to runner: a [`KernelFork`].
     KernelFork = 20,
+    /// Server to runner: a [`Complete`].
+    Complete = 21,
     /// Runner to server: a [`Ready`].
     Ready = 64,
     /// Runner to server: bytes that the program wrote to its standard output.
@@ -99,6 +101,8 @@ pub enum Kind {
     /// Runner to server: the number, in four bytes, of a request whose program no longer waits; with another byte, of one whose set could
     /// not be placed.
     InstallEnded = 88,
+    /// Runner to server: a [`Completed`].
+    Completed = 89,
 }
 
 impl TryFrom<u8> for Kind {
@@ -126,6 +130,7 @@ impl TryFrom<u8> for Kind {
             18 => Self::Installed,
             19 => Self::InstallProgress,
             20 => Self::KernelFork,
+            21 => Self::Complete,
             64 => Self::Ready,
             65 => Self::Stdout,
             66 => Self::Stderr,
@@ -151,6 +156,7 @@ impl TryFrom<u8> for Kind {
             86 => Self::Measured,
             87 => Self::Install,
             88 => Self::InstallEnded,
+            89 => Self::Completed,
             other => return Err(WireError::UnknownKind(other)),
         })
     }

@@ -31,6 +31,8 @@
 //!   Opened | Failed          ──────▶
 //!                            ◀──────  CloseContext
 //!   ContextClosed            ──────▶
+//!                            ◀──────  Complete
+//!   Completed                ──────▶
 //! ```
 //!
 //! The end of the server's stream is the end of the session. An interruption that comes when no cell runs does nothing.
@@ -54,6 +56,15 @@ pub const MAX_MEDIA_TYPE: usize = 200;
 /// The beginning of media types that only programs are shown: `error`, `table`, `chart` and `json` (a list or
 /// dictionary) follow, as JSON.
 pub const FOR_PROGRAMS: &str = "application/vnd.isolator.";
+
+/// Longest text before the cursor for which names are asked, in bytes.
+pub const MAX_COMPLETED_TEXT: usize = 16 * 1024;
+
+/// Maximum number of names that complete a word.
+pub const MAX_NAMES: usize = 200;
+
+/// Longest name that completes a word, in bytes.
+pub const MAX_NAME: usize = 200;
 
 /// Bytes that each form of a thing counts in addition to its content.
 pub const SHOWN_OVERHEAD: u64 = 100;
@@ -380,6 +391,33 @@ pub struct Rewound {
     pub checkpoints: u32,
     /// Whether the session goes on.
     pub is_alive: bool,
+}
+
+/// Asks the session's own kernel for names that complete the word before the cursor. It is no cell, and nothing changes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Complete {
+    /// The text before the cursor, of at most [`MAX_COMPLETED_TEXT`] bytes.
+    pub text: String,
+}
+
+/// The answer to a [`Complete`], as the kernel gives it. A kernel that does not answer in time has no names.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Completed {
+    /// The place in the text, in bytes, where the word begins.
+    pub start: u32,
+    /// The names, at most [`MAX_NAMES`] of at most [`MAX_NAME`] bytes each.
+    pub names: Vec<String>,
+}
+
+impl Completed {
+    /// Whether it is an answer about a text, within the bounds.
+    #[must_use]
+    pub fn fits(&self, text: &str) -> bool {
+        let has_start = usize::try_from(self.start).is_ok_and(|it| text.is_char_boundary(it));
+        has_start
+            && self.names.len() <= MAX_NAMES
+            && self.names.iter().all(|name| name.len() <= MAX_NAME)
+    }
 }
 
 /// All files of the workspace were listed, or as many as may be.

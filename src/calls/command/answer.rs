@@ -43,6 +43,13 @@ pub(crate) enum CommandAnswer {
         /// What is not as it was before.
         note: Option<String>,
     },
+    /// Names that complete a word. A program can have chosen them.
+    Completed {
+        /// The place in the text, in bytes, where the word begins.
+        start: u32,
+        /// The names.
+        names: Vec<String>,
+    },
     /// Whether something was running and was interrupted or killed.
     Interrupted(bool),
     /// The session is closed.

@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 use super::answer::base64_text;
 use crate::calls::ToolName;
 use crate::request::arguments::{
-    Arguments, InvalidArgument, OneSession, OpenSession, RewindSession, RunCommand, parse,
+    Arguments, CompleteText, InvalidArgument, OneSession, OpenSession, RewindSession, RunCommand,
+    parse,
 };
 use crate::request::understand::given::Given;
 
@@ -29,6 +30,8 @@ pub(crate) enum CommandCall {
     Shell(Box<RunCommand>),
     /// Undo cells of a session.
     Rewind(RewindSession),
+    /// Ask a session for the names that the word at the end of a text may become.
+    Complete(CompleteText),
     /// Interrupt the cell that runs.
     Interrupt(OneSession),
     /// Kill the cell that runs or waits. Its call is answered with what became of it.
@@ -110,7 +113,9 @@ impl CommandCall {
                 InterruptOptions { kill: false } => Self::Interrupt(parse(arguments)?),
             },
             ToolName::CloseSession => Self::Hold(parse(arguments)?),
-            ToolName::CheckSyntax | ToolName::GetResult | ToolName::TestCode => {
+            // Like a check, it runs nothing.
+            ToolName::CheckSyntax => Self::Complete(parse(arguments)?),
+            ToolName::GetResult | ToolName::TestCode => {
                 return Err(InvalidArgument::new(COMMAND, "no command calls this tool"));
             }
         })
@@ -136,6 +141,7 @@ impl CommandCall {
             Self::Open(..) => ToolName::OpenSession,
             Self::Shell(_) => ToolName::RunCommand,
             Self::Rewind(_) => ToolName::RewindSession,
+            Self::Complete(_) => ToolName::CheckSyntax,
             Self::Interrupt(_) | Self::Kill(_) => ToolName::InterruptSession,
             Self::Hold(_) => ToolName::CloseSession,
         }
@@ -149,6 +155,7 @@ impl CommandCall {
             Self::Cell(arguments, options) => (json!(arguments), json!(options)),
             Self::Shell(arguments) => (json!(arguments), json!({})),
             Self::Rewind(arguments) => (json!(arguments), json!({})),
+            Self::Complete(arguments) => (json!(arguments), json!({})),
             Self::Interrupt(arguments) | Self::Hold(arguments) => (json!(arguments), json!({})),
             Self::Kill(arguments) => (json!(arguments), json!(InterruptOptions { kill: true })),
         }
@@ -161,6 +168,7 @@ impl CommandCall {
             Self::Cell(arguments, _) => arguments.weight(),
             Self::Open(arguments, _) => arguments.weight(),
             Self::Shell(arguments) => arguments.weight(),
+            Self::Complete(arguments) => arguments.text.len(),
             Self::Rewind(_) | Self::Interrupt(_) | Self::Kill(_) | Self::Hold(_) => 0,
         }
     }
@@ -196,6 +204,7 @@ mod tests {
             CommandCall::Open(Box::default(), OpenOptions::default()),
             CommandCall::Shell(Box::default()),
             CommandCall::Rewind(RewindSession { session: session(), cells: Some(2) }),
+            CommandCall::Complete(CompleteText { session: session(), text: "pri".to_owned() }),
             CommandCall::Interrupt(one()),
             CommandCall::Kill(one()),
             CommandCall::Hold(one()),

@@ -10,7 +10,7 @@ use std::time::Duration;
 use isolator_pool::WantedFiles;
 use isolator_pool::engine::preload::Interpreter;
 use isolator_pool::pool::admission::Client;
-use isolator_pool::pool::session::CellRun;
+use isolator_pool::pool::session::{CellRun, Completed};
 use isolator_pool::run::outcome::Status;
 use tokio::sync::oneshot;
 
@@ -23,7 +23,9 @@ use super::served::{Opened, Ran, Served};
 use super::{Call, CallError, CallOutcome, Calls, Job};
 use crate::audit::Note;
 use crate::config::Config;
-use crate::request::arguments::{Arguments, InvalidArgument, OneSession, OpenSession};
+use crate::request::arguments::{
+    Arguments, CompleteText, InvalidArgument, OneSession, OpenSession,
+};
 use crate::request::limits;
 use crate::request::pack::{self, refuse_more_than_memory};
 use crate::request::resolve::{self, StepJob};
@@ -32,6 +34,9 @@ use crate::sessions::{self, InUse, Sessions};
 
 /// How long a session can be without the call that holds it, which follows its opening at once.
 const HELD_AFTER: Duration = Duration::from_secs(10);
+
+/// How long names for a prompt may take: its user waits for them.
+const MAX_COMPLETION: Duration = Duration::from_millis(500);
 
 /// How often it is checked whether the cells that run have ended while the server stops.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
@@ -135,6 +140,13 @@ impl Calls {
                     }
                     _ => unreachable!("cells are undone"),
                 }
+            }
+            CommandCall::Complete(CompleteText { session, text }) => {
+                let session = self.session_of_command(session, call)?;
+                let completed = session.session.complete(&text, MAX_COMPLETION).await;
+                let completed = completed.map_err(|error| CallError::of_session(error, &session))?;
+                let Completed { start, names } = completed;
+                Ok(CommandAnswer::Completed { start, names }.into())
             }
             CommandCall::Interrupt(named) => {
                 Ok(CommandAnswer::Interrupted(session(named)?.session.interrupt()).into())

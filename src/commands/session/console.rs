@@ -28,6 +28,7 @@ use crate::duration;
 use crate::request::arguments::{Arguments, OneSession, RewindSession, RunCommand};
 use crate::request::options::with_options;
 
+mod completing;
 mod files;
 mod show;
 

@@ -39,10 +39,11 @@ use crate::commands::steps::{Steps, ensure_image};
 use crate::commands::{Work, complain};
 use crate::config::{Config, LONGEST_SESSION};
 use crate::request::arguments::OneSession;
+use crate::request::notebook::is_notebook;
 
 use cells::Cells;
 use console::{After, Console, Style};
-use notebook::Notebook;
+use notebook::{CodeCell, Notebook};
 use prompt::{Prompt, Reply};
 use setup::{Opening, Setup};
 use source::{NewVersion, Source};
@@ -91,6 +92,9 @@ const SILENT_FOR: Duration = Duration::from_secs(2);
 
 /// How long the session's task can take to notice that it is not used anymore.
 const END_GRACE: Duration = Duration::from_secs(1);
+
+/// The exit code of a cell that ended with an exception.
+const RAISED: i32 = 1;
 
 /// How long it may take to see whether there is another cell.
 const LOOK_AHEAD: Duration = Duration::from_millis(100);
@@ -273,7 +277,8 @@ async fn at_prompt(
     }
     loop {
         console.screen.begin_line().await?;
-        match prompt.ask(format!("{} [{}]> ", setup.name(), console.next_cell())).await {
+        let asked = format!("{} [{}]> ", setup.name(), console.next_cell());
+        match prompt.ask(asked, async |text| console.complete(text).await).await {
             Reply::Input(input) => match console.obey(&input).await? {
                 After::Over(code) => return Ok(code),
                 After::Fine | After::Failed(_) => {}
@@ -332,7 +337,7 @@ async fn run_notebook(
     let cells = notebook.code();
     let (count, mut code) = (cells.len(), 0);
     notebook.clear()?;
-    for ((at, source), number) in cells.into_iter().zip(1_usize..) {
+    for (CodeCell { at, source, may_raise }, number) in cells.into_iter().zip(1_usize..) {
         if !command.quiet && !command.json {
             console.screen.remark(&format!("cell {number} of {count}")).await?;
         }
@@ -349,6 +354,10 @@ async fn run_notebook(
             );
             console.screen.remark(&remark).await?;
         }
+        let after = match after {
+            After::Failed(RAISED) if may_raise => After::Fine,
+            after => after,
+        };
         if let Next::End(last) = next_after(after, &mut code, command.keep_going) {
             code = last;
             if number < count {
@@ -400,6 +409,16 @@ async fn say_not_run(
     console.screen.remark(&format!("cell {number} failed, and {advice}")).await
 }
 
+/// Refuses a whole notebook, which is no cell.
+fn not_a_notebook(cell: String) -> anyhow::Result<String> {
+    if is_notebook(&cell) {
+        anyhow::bail!(
+            "this is a notebook: save it under a name that ends with .ipynb, and run isolator session NAME.ipynb"
+        );
+    }
+    Ok(cell)
+}
+
 /// Starts a thread that reads the cells. It ends with the process at the latest.
 fn read_cells<R: BufRead>(
     name: String,
@@ -411,6 +430,7 @@ fn read_cells<R: BufRead>(
     std::thread::spawn(move || {
         let mut cells = Cells::new(open(), interpreter, most);
         while let Some(cell) = cells.next().transpose() {
+            let cell = cell.map_err(anyhow::Error::from).and_then(not_a_notebook);
             let is_last = cell.is_err();
             let cell = cell.with_context(|| name.clone());
             if sender.blocking_send(cell).is_err() || is_last {

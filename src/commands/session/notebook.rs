@@ -37,6 +37,31 @@ struct Cell {
     fields: Fields,
     /// The source, if it is a cell of code that has some.
     code: Option<String>,
+    tags: Tags,
+}
+
+/// A cell of code that is run.
+#[derive(Debug)]
+pub(super) struct CodeCell {
+    /// Its position among all cells.
+    pub(super) at: usize,
+    pub(super) source: String,
+    /// Whether it may end with an exception.
+    pub(super) may_raise: bool,
+}
+
+/// The tags of a cell, as far as they say how it is run.
+#[derive(Debug, Default, Clone, Copy)]
+struct Tags {
+    may_raise: bool,
+    is_skipped: bool,
+}
+
+/// Where a cell has its tags.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct CellMetadata {
+    tags: Vec<String>,
 }
 
 /// The names of a notebook's language, under which tools write it.
@@ -82,7 +107,9 @@ impl Notebook {
     /// When it is none, or a cell is wrong or too long.
     pub(super) fn parse(content: &[u8], max_cell: u64) -> anyhow::Result<Self> {
         let content = content.strip_prefix(b"\xef\xbb\xbf").unwrap_or(content);
-        check_json(content).context("this is not the JSON of a notebook")?;
+        check_json(content).context(
+            "this is not the JSON of a notebook, or not all of it: open it in Jupyter, and save it again",
+        )?;
         let read = serde_json::from_slice(content);
         let mut fields: Fields =
             read.context("this is no notebook: it has to be an object with cells")?;
@@ -113,10 +140,15 @@ impl Notebook {
         [kernelspec.language, language_info.name, kernelspec.name].into_iter().flatten().collect()
     }
 
-    /// Its cells of code: positions and sources.
-    pub(super) fn code(&self) -> Vec<(usize, String)> {
-        let cells = self.cells.iter().enumerate();
-        cells.filter_map(|(at, cell)| Some((at, cell.code.clone()?))).collect()
+    /// Its cells of code that are run.
+    pub(super) fn code(&self) -> Vec<CodeCell> {
+        let cells = self.cells.iter().enumerate().filter(|(_, cell)| !cell.tags.is_skipped);
+        cells
+            .filter_map(|(at, cell)| {
+                let source = cell.code.clone()?;
+                Some(CodeCell { at, source, may_raise: cell.tags.may_raise })
+            })
+            .collect()
     }
 
     /// Removes the outputs of earlier runs: those of a cell that is not run would be taken for those of this run.
@@ -195,7 +227,8 @@ impl Cell {
             bail!("it is longer than {max_cell} bytes (limits.maxFilesKB); send data with --file");
         }
         let code = (is_code && !source.trim().is_empty()).then_some(source);
-        Ok(Self { fields, code })
+        let tags = Tags::of(&fields);
+        Ok(Self { fields, code, tags })
     }
 
     fn is_code(&self) -> bool {
@@ -205,6 +238,17 @@ impl Cell {
     fn set<T: Serialize + ?Sized>(&mut self, name: &str, value: &T) -> serde_json::Result<()> {
         self.fields.insert(name.to_owned(), to_raw_value(value)?);
         Ok(())
+    }
+}
+
+impl Tags {
+    fn of(fields: &Fields) -> Self {
+        let metadata = fields.get("metadata");
+        // What is no list of tags says nothing, and is kept as it is.
+        let read = metadata.and_then(|it| serde_json::from_str(it.get()).ok());
+        let CellMetadata { tags } = read.unwrap_or_default();
+        let has = |name: &str| tags.iter().any(|tag| tag == name);
+        Self { may_raise: has("raises-exception"), is_skipped: has("skip-execution") }
     }
 }
 
@@ -279,7 +323,10 @@ mod tests {
         ], "nbformat": 4, "metadata": {"kernelspec": {"name": "python3", "language": "python"}}}"#;
         let mut read = Notebook::parse(content.as_bytes(), 20).unwrap();
         assert_eq!(read.languages(), ["python", "python3"]);
-        assert_eq!(read.code(), [(1, "x = 1\nx".to_owned())]);
+        let [CodeCell { at: 1, source, may_raise: false }] = &read.code()[..] else {
+            panic!("{:?}", read.code())
+        };
+        assert_eq!(source, "x = 1\nx");
         read.clear().unwrap();
         let written = String::from_utf8(read.written().unwrap()).unwrap();
         for kept in ["123456789012345678901234567890", r#"["a\n", "b"]"#, "1e2", r#""id": "z""#] {
@@ -290,6 +337,16 @@ mod tests {
         assert_eq!(value["cells"][1]["outputs"], json!([]));
         assert_eq!(value["cells"][2]["execution_count"], Value::Null);
         assert_eq!(value["cells"][3]["outputs"], 5);
+    }
+
+    #[test]
+    fn tags_say_which_cells_are_skipped_and_which_may_fail() {
+        let cell = |tags: Value| json!({ "cell_type": "code", "source": "x", "metadata": { "tags": tags } });
+        let cells =
+            [cell(json!(["raises-exception"])), cell(json!(["skip-execution"])), cell(json!(5))];
+        let read = notebook(&json!({ "cells": cells, "nbformat": 4, "metadata": {} })).unwrap();
+        let run: Vec<_> = read.code().iter().map(|cell| (cell.at, cell.may_raise)).collect();
+        assert_eq!(run, [(0, true), (2, false)]);
     }
 
     #[test]

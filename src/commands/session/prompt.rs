@@ -1,4 +1,10 @@
-//! The prompt: a thread that reads inputs from the terminal, with editing, history and completion.
+//! The prompt: a thread that reads inputs from the terminal, with editing, colours, history and completion.
+
+mod assistant;
+mod indent;
+mod keys;
+mod names;
+mod tokens;
 
 use std::fs::DirBuilder;
 use std::io;
@@ -10,19 +16,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context as _;
 use isolator_pool::engine::preload::Interpreter;
-use isolator_pool::quote::escaped;
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};
-use rustyline::completion::{Completer, FilenameCompleter, Pair};
+use rustyline::config::BellStyle;
 use rustyline::error::ReadlineError;
-use rustyline::highlight::Highlighter;
-use rustyline::hint::Hinter;
 use rustyline::history::FileHistory;
-use rustyline::validate::{ValidationContext, ValidationResult, Validator};
-use rustyline::{Context, Editor, Helper};
+use rustyline::{Editor, Event, EventHandler};
 use tokio::sync::mpsc;
 
-use super::directive::COMMANDS;
-use super::input::goes_on;
+use self::assistant::Assistant;
+use self::keys::Keys;
+pub(super) use self::names::{Names, Question};
+use crate::commands::program_output::may_color;
 use crate::commands::{complain, print};
 
 /// Inputs that are remembered.
@@ -31,8 +35,8 @@ const HISTORY: usize = 2000;
 /// Ends the mode in which a terminal marks text that is pasted.
 const END_OF_BRACKETED_PASTE: &[u8] = b"\x1b[?2004l\n";
 
-/// Commands whose arguments are files of this machine.
-const WITH_FILES: [&str; 4] = ["get", "put", "run", "save"];
+/// Names that are listed without a question: as many as a kernel may give.
+const LISTED: usize = 200;
 
 /// The reaction of the user to a prompt.
 #[derive(Debug)]
@@ -52,6 +56,7 @@ pub(super) enum Reply {
 pub(super) struct Prompt {
     asked: std::sync::mpsc::Sender<String>,
     answers: mpsc::UnboundedReceiver<Reply>,
+    questions: mpsc::UnboundedReceiver<Question>,
     is_reading: Arc<AtomicBool>,
     /// How the terminal was before. The thread can't set it back if the session ends while it reads.
     terminal: Option<Termios>,
@@ -68,7 +73,9 @@ impl Prompt {
         history: Option<PathBuf>,
     ) -> anyhow::Result<Self> {
         let terminal = tcgetattr(io::stdin().as_fd()).ok();
-        let mut editor = editor(interpreter).context("the terminal can't be used")?;
+        let (ask, questions) = mpsc::unbounded_channel();
+        let assistant = Assistant::new(interpreter, ask, may_color());
+        let mut editor = editor(assistant, interpreter).context("the terminal can't be used")?;
         let history = history.filter(|file| prepare(file, &mut editor));
         let (asked, prompts) = std::sync::mpsc::channel::<String>();
         let (answer, answers) = mpsc::unbounded_channel();
@@ -88,15 +95,27 @@ impl Prompt {
                 }
             }
         });
-        Ok(Self { asked, answers, is_reading, terminal })
+        Ok(Self { asked, answers, questions, is_reading, terminal })
     }
 
-    /// Asks for an input.
-    pub(super) async fn ask(&mut self, prompt: String) -> Reply {
+    /// Asks for an input. `complete` finds the names for a text before the cursor.
+    pub(super) async fn ask(
+        &mut self,
+        prompt: String,
+        complete: impl AsyncFn(String) -> Names,
+    ) -> Reply {
         // If the thread is gone, there is no answer either.
         let _ = self.asked.send(prompt);
         let gone = || Reply::Failed("the thread that reads it has ended".to_owned());
-        self.answers.recv().await.unwrap_or_else(gone)
+        loop {
+            let Question { text, answer } = tokio::select! {
+                biased;
+                reply = self.answers.recv() => return reply.unwrap_or_else(gone),
+                Some(question) = self.questions.recv() => question,
+            };
+            // The thread waits only for a moment.
+            let _ = answer.send(complete(text).await);
+        }
     }
 }
 
@@ -113,15 +132,24 @@ impl Drop for Prompt {
     }
 }
 
-fn editor(interpreter: Option<Interpreter>) -> rustyline::Result<Editor<Assistant, FileHistory>> {
+fn editor(
+    assistant: Assistant,
+    interpreter: Option<Interpreter>,
+) -> rustyline::Result<Editor<Assistant, FileHistory>> {
     let config = rustyline::Config::builder()
         .max_history_size(HISTORY)?
         .history_ignore_space(true)
         .auto_add_history(false)
         .completion_type(rustyline::CompletionType::List)
+        .completion_show_all_if_ambiguous(true)
+        .completion_prompt_limit(LISTED)
+        .indent_size(indent::INDENT.len() as u8)
+        .bell_style(BellStyle::None)
         .build();
     let mut editor = Editor::with_config(config)?;
-    editor.set_helper(Some(Assistant { interpreter, files: FilenameCompleter::new() }));
+    editor.set_helper(Some(assistant));
+    let keys = Box::new(Keys::new(interpreter));
+    editor.bind_sequence(Event::Any, EventHandler::Conditional(keys));
     Ok(editor)
 }
 
@@ -162,105 +190,26 @@ fn answer_of(read: rustyline::Result<String>) -> Reply {
     }
 }
 
-/// Completion, and the end of an input.
-struct Assistant {
-    interpreter: Option<Interpreter>,
-    files: FilenameCompleter,
-}
-
-impl Helper for Assistant {}
-impl Highlighter for Assistant {}
-
-impl Hinter for Assistant {
-    type Hint = String;
-}
-
-impl Validator for Assistant {
-    fn validate(&self, context: &mut ValidationContext<'_>) -> rustyline::Result<ValidationResult> {
-        Ok(match goes_on(context.input(), self.interpreter) {
-            true => ValidationResult::Incomplete,
-            false => ValidationResult::Valid(None),
-        })
-    }
-}
-
-impl Completer for Assistant {
-    type Candidate = Pair;
-
-    fn complete(
-        &self,
-        line: &str,
-        at: usize,
-        _: &Context<'_>,
-    ) -> rustyline::Result<(usize, Vec<Pair>)> {
-        const INDENT: &str = "    ";
-        let before = &line[..at];
-        let pair = |text: String| Pair { display: text.clone(), replacement: text };
-        if let Some(command) = before.strip_prefix(':') {
-            return match command.split_once(' ') {
-                Some((name, _)) if WITH_FILES.contains(&name) => {
-                    let (start, mut found) = self.files.complete_path(line, at)?;
-                    // A program may have named them, and the prompt shows a name as it is.
-                    found.retain(|file| escaped(&file.replacement) == file.replacement);
-                    Ok((start, found))
-                }
-                Some(_) => Ok((at, Vec::new())),
-                None => {
-                    let names = COMMANDS.iter().map(|(name, ..)| *name);
-                    let known = names.filter(|name| name.starts_with(command));
-                    Ok((0, known.map(|name| pair(format!(":{name} "))).collect()))
-                }
-            };
-        }
-        let start = before.rfind('\n').map_or(0, |end| end + 1);
-        if before[start..].trim().is_empty() {
-            return Ok((at, vec![pair(INDENT.to_owned())]));
-        }
-        // Names of files are in the quotation marks of code, and are those of the workspace.
-        Ok((at, Vec::new()))
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use rustyline::history::DefaultHistory;
-
     use super::*;
-
-    fn completed(line: &str) -> Vec<String> {
-        let assistant = Assistant { interpreter: None, files: FilenameCompleter::new() };
-        let history = DefaultHistory::new();
-        let (_, found) = assistant.complete(line, line.len(), &Context::new(&history)).unwrap();
-        found.into_iter().map(|pair| pair.replacement).collect()
-    }
-
-    #[test]
-    fn commands_and_files_with_plain_names_are_completed_and_tab_indents_code() {
-        assert_eq!(completed(":r"), [":run ", ":rewind "]);
-        assert_eq!(completed(":x"), [""; 0]);
-        assert_eq!(completed(":rewind "), [""; 0]);
-        assert_eq!(completed("if x:\n"), ["    "]);
-        assert_eq!(completed("x"), [""; 0]);
-        let folder = tempfile::tempdir().unwrap();
-        for name in ["data file.csv", "data\u{1b}]0;title\u{7}"] {
-            std::fs::write(folder.path().join(name), "").unwrap();
-        }
-        let at = folder.path().display();
-        assert_eq!(completed(&format!(":put {at}/da")), [format!("{at}/data\\ file.csv")]);
-    }
 
     #[test]
     fn the_history_is_kept_for_its_owner_alone() {
         use std::os::unix::fs::PermissionsExt as _;
         let place = tempfile::tempdir().unwrap();
         let file = place.path().join("new/history");
-        let mut first = editor(None).unwrap();
+        let editor = || {
+            let (questions, _) = mpsc::unbounded_channel();
+            editor(Assistant::new(None, questions, false), None).unwrap()
+        };
+        let mut first = editor();
         assert!(prepare(&file, &mut first));
         remember(&mut first, "if x:\n    y\n", Some(&file));
         remember(&mut first, " secret", Some(&file));
         remember(&mut first, "z", Some(&file));
         assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
-        let mut second = editor(None).unwrap();
+        let mut second = editor();
         assert!(prepare(&file, &mut second));
         assert_eq!(second.history().iter().collect::<Vec<_>>(), ["if x:\n    y", "z"]);
     }

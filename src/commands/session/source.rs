@@ -51,6 +51,11 @@ impl Source {
         if command.out.is_some() {
             bail!("--out writes a notebook that was run: name one, such as notebook.ipynb");
         }
+        if matches!(named.as_str(), "-" | "/dev/stdin") {
+            bail!(
+                "{named}: cells are read from standard input without a name; a notebook has to be a file whose name ends with .ipynb"
+            );
+        }
         let is_language = languages::find(named, &config.languages).is_some();
         if is_language || extension.is_empty() {
             return Ok((Self::Input, named.clone()));
@@ -80,6 +85,9 @@ impl Source {
 }
 
 fn read_notebook(path: &Path, config: &Config) -> anyhow::Result<Notebook> {
+    if path.is_dir() {
+        bail!("this is a folder: name the file of a notebook");
+    }
     let mut content = Vec::new();
     let read = File::open(path)?.take(MAX_NOTEBOOK + 1).read_to_end(&mut content)?;
     if read as u64 > MAX_NOTEBOOK {
@@ -126,6 +134,9 @@ impl NewVersion {
             Some(folder) if !folder.as_os_str().is_empty() => folder,
             _ => Path::new("."),
         };
+        if !folder.is_dir() {
+            bail!("{}: there is no folder {}: make it first", named(), folder.display());
+        }
         let mode = old.as_ref().map_or(USUAL, |old| old.permissions().mode() & 0o777);
         let file = tempfile::Builder::new()
             .prefix(".")

@@ -28,7 +28,7 @@ pub(super) fn open_session(config: &Config) -> Tool {
     let description = format!(
         "Opens a sandbox that lives on between calls, for work in several steps. Pass its handle as session to execute_code, which \
          then runs the code there as the next cell, and to run_command. Files live on. {state}A Python cell that hangs, crashes or \
-         runs out of memory is undone. A session ends if unused for {idle}."
+         runs out of memory is undone, and so are its changes in the working directory. A session ends if unused for {idle}."
     );
     let mut input = plain_schema::<OpenSession>();
     input["required"] = json!(["language"]);

@@ -64,6 +64,16 @@ pub(crate) struct OneSession {
     pub session: Option<String>,
 }
 
+/// Arguments of the call with which a prompt asks for names.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct CompleteText {
+    /// Handle of the session.
+    pub session: Option<String>,
+    /// The text before the cursor.
+    pub text: String,
+}
+
 impl OpenSession {
     /// Bytes of the files.
     pub(crate) fn weight(&self) -> usize {

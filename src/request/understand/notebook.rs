@@ -3,7 +3,7 @@
 use isolator_pool::quote::quoted;
 use serde::Deserialize;
 
-use crate::request::notebook::MultilineText;
+use crate::request::notebook::{MultilineText, is_notebook};
 
 /// Most characters of the first cell that are shown.
 const MAX_SHOWN: usize = 60;
@@ -21,8 +21,7 @@ struct Cell {
 
 /// Why a whole notebook is not run, and what to send instead; nothing if a source is none. `has_session` says whether the call names a session.
 pub(super) fn instead(code: &str, has_session: bool) -> Option<String> {
-    let has = |key| code.contains(key);
-    if !code.trim_start().starts_with('{') || !has("\"cells\"") || !has("\"nbformat\"") {
+    if !is_notebook(code) {
         return None;
     }
     let session = match has_session {

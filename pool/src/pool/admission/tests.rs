@@ -249,3 +249,31 @@ async fn resting_slots_are_called_back_for_clients_that_can_use_them() {
     drop((admitted, slots));
     assert_eq!((admission.running(), admission.waiting()), (0, 0));
 }
+
+#[tokio::test(start_paused = true)]
+async fn programs_of_the_server_never_wait_for_those_of_clients() {
+    let wait = Duration::from_secs(5);
+    let limits = AdmissionLimits { running: 2, running_of_one: 2, queue: 10, wait };
+    let admission = Admission::with_server_slots(limits);
+    let server = Client::Server;
+    // All slots of clients are taken by programs that wait for the server.
+    let mut clients = Vec::new();
+    for name in ["one", "other"] {
+        clients.push(admission.enter(&Client::named(name)).await.unwrap());
+    }
+    let first = admission.enter(&server).await.unwrap();
+    let second = admission.enter(&server).await.unwrap();
+    let (host, mut waiting) = (Client::Host, Box::pin(admission.enter(&server)));
+    let mut of_host = Box::pin(admission.enter(&host));
+    assert!(futures_util::poll!(&mut waiting).is_pending());
+    assert!(futures_util::poll!(&mut of_host).is_pending());
+    // Each gives its slot to its own kind.
+    drop(first);
+    let third = waiting.await.unwrap();
+    assert!(futures_util::poll!(&mut of_host).is_pending());
+    clients.pop();
+    let of_host = of_host.await.unwrap();
+    drop((second, third, of_host, clients));
+    assert_eq!((admission.running(), admission.waiting()), (0, 0));
+    assert!(lock(&admission.turns).clients.is_empty());
+}

@@ -7,6 +7,7 @@
 pub mod agent;
 mod between;
 mod coming;
+mod completing;
 mod contexts;
 mod done;
 mod end;
@@ -25,8 +26,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-pub use isolator_runner::wire::session::FOR_PROGRAMS;
-pub use isolator_runner::wire::{CellEnd, CellRun, NoCheckpoint, Occasion, Rewound, UndoneFiles};
+pub use isolator_runner::wire::session::{FOR_PROGRAMS, MAX_COMPLETED_TEXT};
+pub use isolator_runner::wire::{
+    CellEnd, CellRun, Completed, NoCheckpoint, Occasion, Rewound, UndoneFiles,
+};
 use isolator_runner::wire::{
     ContextClosed, Interpreter, MAX_PATH, OpenContext, Opened, OutputLimits, WantedFiles, WireError,
 };
@@ -289,6 +292,10 @@ pub(crate) enum Command {
     List {
         answer: oneshot::Sender<Result<(Vec<ChangedFile>, bool), SessionError>>,
     },
+    Complete {
+        text: String,
+        answer: oneshot::Sender<Result<Completed, SessionError>>,
+    },
     Freeze {
         answer: oneshot::Sender<Result<bool, SessionError>>,
     },
@@ -316,6 +323,7 @@ impl Command {
             Self::Cell { answer, .. } => drop(answer.send(Err(error))),
             Self::Rewind { answer, .. } => drop(answer.send(Err(error))),
             Self::List { answer } => drop(answer.send(Err(error))),
+            Self::Complete { answer, .. } => drop(answer.send(Err(error))),
             Self::Freeze { answer } => drop(answer.send(Err(error))),
             Self::Read { answer, .. } => drop(answer.send(Err(error))),
             Self::OpenContext { answer, .. } => drop(answer.send(Err(error))),
@@ -451,6 +459,14 @@ impl Session {
     ) -> Result<T, SessionError> {
         // When the session has ended, turns and commands are no longer taken.
         let Some(turn) = self.turn().await? else { return Err(self.ended_error().await) };
+        self.ask_in_turn(turn, command).await
+    }
+
+    async fn ask_in_turn<T>(
+        &self,
+        turn: OwnedSemaphorePermit,
+        command: impl FnOnce(oneshot::Sender<Result<T, SessionError>>) -> Command,
+    ) -> Result<T, SessionError> {
         let (sender, answer) = oneshot::channel();
         let gone = CancellationToken::new();
         // It is cancelled when this future is dropped.

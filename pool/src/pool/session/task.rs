@@ -22,7 +22,7 @@ use super::{
     Asked, CellOutcome, CellRequest, CellRun, CellTimes, Command, EndReason, LossError, ProgramEnd,
     SessionError, State,
 };
-use super::{contexts, files};
+use super::{completing, contexts, files};
 use crate::engine::SandboxState;
 use crate::lock::lock;
 use crate::pool::Shared;
@@ -268,6 +268,9 @@ impl Task {
             Command::Freeze { .. } => None,
             Command::List { answer } => {
                 send(answer, files::list(sandbox, &self.other_messages()).await)
+            }
+            Command::Complete { text, answer } => {
+                send(answer, completing::complete(sandbox, &self.other_messages(), text).await)
             }
             Command::OpenContext { open, answer } => {
                 let opened = contexts::open(sandbox, &self.other_messages(), &open).await;

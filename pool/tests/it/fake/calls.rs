@@ -38,7 +38,9 @@ pub(super) fn breach(call: Call, record: &Record) -> Option<String> {
         Call::Pause | Call::Resume if !record.ready => Some("before it was ready".to_owned()),
         Call::Preload if !record.ready => Some("before it was ready".to_owned()),
         Call::Preload if record.state == SandboxState::Paused => Some("while paused".to_owned()),
-        Call::Preload if record.jobs > 0 => Some("with a job in it".to_owned()),
+        Call::Preload if record.jobs > 0 && !record.awaits_kernel => {
+            Some("with a job in it".to_owned())
+        }
         Call::Pause if record.cell_runs == Some(true) => Some("while a cell ran".to_owned()),
         Call::Pause | Call::Resume if record.cell_runs.is_some() => None,
         Call::Pause if record.jobs > 0 => Some("with a job in it".to_owned()),
@@ -91,8 +93,9 @@ impl Drop for Flight {
             record.in_flight = None;
             // Freezing a session is tried again.
             let is_tried_again = self.call == Call::Pause && record.cell_runs.is_some();
-            record.given_up |= !self.landed && !is_tried_again;
-            record.fork_lost |= self.call == Call::Preload && !self.landed;
+            let is_for_kernel = self.call == Call::Preload && record.awaits_kernel;
+            record.given_up |= !(self.landed || is_tried_again || is_for_kernel);
+            record.fork_lost |= self.call == Call::Preload && !self.landed && !is_for_kernel;
         }
     }
 }
@@ -125,9 +128,9 @@ impl Engine for FakeEngine {
         Vec::new()
     }
 
-    async fn prepare(&self, image: &Image) -> Result<(), EngineError> {
+    async fn prepare(&self, spec: &SandboxSpec) -> Result<(), EngineError> {
         let flight = self.answer(Call::Prepare, None).await?;
-        self.books().prepared.insert(image.digest.clone());
+        self.books().prepared.insert(spec.image.digest.clone());
         flight.land();
         Ok(())
     }
@@ -167,6 +170,25 @@ impl Engine for FakeEngine {
 
     fn can_fork(&self, _: &SandboxName, _: &Arc<SandboxSpec>, fork: &AwaitedFork) -> bool {
         self.books().template.suits(fork)
+    }
+
+    fn can_fork_kernel(
+        &self,
+        _: &SandboxName,
+        _: &Arc<SandboxSpec>,
+        _with_modules: bool,
+    ) -> Option<String> {
+        self.has_template().then(|| KERNEL_VERSION.to_owned())
+    }
+
+    fn kernel_not_ready(
+        &self,
+        _: &SandboxName,
+        _: &Arc<SandboxSpec>,
+        _with_modules: bool,
+        _: &str,
+    ) {
+        self.give_up_template();
     }
 
     async fn fork(

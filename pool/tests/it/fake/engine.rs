@@ -90,6 +90,8 @@ pub(super) struct Record {
     pub(super) untold_forks: usize,
     /// A fork failed, or its request no longer waited.
     pub(super) fork_lost: bool,
+    /// A kernel is forked into it, whose session is opened at the same time and does without it if need be.
+    pub(super) awaits_kernel: bool,
     /// A job came while it was paused.
     pub(super) awaits_thaw: bool,
     pub(super) jobs: usize,
@@ -111,6 +113,7 @@ impl Default for Record {
             has_modules: false,
             untold_forks: 0,
             fork_lost: false,
+            awaits_kernel: false,
             awaits_thaw: false,
             jobs: 0,
             cell_runs: None,

@@ -28,6 +28,9 @@ pub(crate) enum Forking {
     Eof,
 }
 
+/// The version of the interpreter that a template has.
+pub(crate) const KERNEL_VERSION: &str = "3.13.5";
+
 /// The template, which serves all sandboxes.
 pub(super) struct Template {
     pub(super) forking: Forking,
@@ -198,6 +201,10 @@ impl FakeEngine {
         }
         if matches!(fork, Fork::Spare { .. }) {
             self.make_template();
+        }
+        if matches!(fork, Fork::Kernel { .. }) {
+            let mut books = self.books();
+            books.sandboxes.entry(name.clone()).or_default().awaits_kernel = true;
         }
         let (stage, mut changed) = {
             let template = &self.books().template;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use isolator_pool::engine::{SandboxName, SandboxState};
 use isolator_runner::wire::{
     self, Alone, End, Exit, Failed, FailedCause, FrameDecoder, HEADER_LEN, Job, Kind, Preload,
-    Preloaded, Ready, Wanted,
+    Preloaded, Ready, Session, Wanted,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
@@ -146,10 +146,14 @@ impl Runner {
                     }
                 }
                 Kind::Session => {
+                    let session: Session = wire::parse_message(kind, &payload).expect("a session");
+                    let wanted = session.kernel.map(|kernel| kernel.wanted);
+                    let is_forked = wanted == Some(Wanted::Forked);
+                    self.record(|record| record.awaits_kernel |= is_forked);
                     self.take_job();
                     self.thawed().await;
                     self.record(|record| record.cell_runs = Some(false));
-                    return self.serve_session(decoder).await;
+                    return self.serve_session(decoder, wanted).await;
                 }
                 Kind::Stdin => stdin.extend(payload),
                 Kind::Go => break,
@@ -184,7 +188,9 @@ impl Runner {
             record.awaits_thaw = record.state != SandboxState::Running;
             match record {
                 Record { jobs: 2.., .. } => Some("has got a second job"),
-                Record { untold_forks: 1.., .. } => Some("has got a job before its fork"),
+                Record { untold_forks: 1.., awaits_kernel: false, .. } => {
+                    Some("has got a job before its fork")
+                }
                 Record { fork_lost: true, .. } => Some("has got a job after it had lost a fork"),
                 // One that has just ended is no breach.
                 _ => None,

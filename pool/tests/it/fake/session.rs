@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use isolator_runner::wire::{
-    self, Cell, CellEnd, CellEnded, End, FrameDecoder, KillReason, Kind, Listed, Opened, Rewind,
-    Rewound,
+    self, Cell, CellEnd, CellEnded, End, FrameDecoder, KernelFork, KillReason, Kind, Listed,
+    Opened, Rewind, Rewound, Wanted,
 };
 use tokio::io::AsyncReadExt;
 
+use super::Forking;
 use super::runner::{PIPE, Runner, success};
 
 /// How long rewinding takes.
@@ -15,9 +16,17 @@ const REWINDS_IN: Duration = Duration::from_millis(20);
 
 impl Runner {
     /// Serves a session until the stream ends or a cell ends it.
-    pub(super) async fn serve_session(mut self, mut decoder: FrameDecoder) -> std::io::Result<()> {
-        let opened = Opened { preloaded: true, memory: Some(1 << 20), ..Opened::default() };
+    pub(super) async fn serve_session(
+        mut self,
+        mut decoder: FrameDecoder,
+        wanted: Option<Wanted>,
+    ) -> std::io::Result<()> {
+        let preloaded = wanted != Some(Wanted::New);
+        let opened = Opened { preloaded, memory: Some(1 << 20), ..Opened::default() };
         self.send(Kind::Opened, &opened).await?;
+        if wanted == Some(Wanted::Forked) && !self.take_kernel(&mut decoder).await? {
+            return Ok(());
+        }
         self.write(&wire::header(Kind::Resting, 0)).await?;
         let (mut cell, mut code) = (None::<Cell>, Vec::new());
         loop {
@@ -50,6 +59,26 @@ impl Runner {
                 other => panic!("no session takes {other:?}"),
             }
         }
+    }
+
+    /// Waits for the kernel that is forked into its sandbox. Returns whether the session goes on.
+    async fn take_kernel(&mut self, decoder: &mut FrameDecoder) -> std::io::Result<bool> {
+        let Some((kind, payload)) = self.next_frame(decoder).await? else { return Ok(false) };
+        assert_eq!(kind, Kind::KernelFork, "nothing else comes before it");
+        let KernelFork { comes } = wire::parse_message(kind, &payload).expect("a message");
+        let forks = self.record(|record| std::mem::take(&mut record.untold_forks));
+        if forks < usize::from(comes) {
+            self.engine.note(format!("{} was promised a kernel that is not there", self.name));
+        }
+        let not_ready = match self.engine.forking() {
+            Forking::EndsInside if comes => Some("it ended in the sandbox".to_owned()),
+            Forking::Silence if comes => std::future::pending().await,
+            Forking::Eof if comes => return Ok(false),
+            _ => None,
+        };
+        let opened = Opened { preloaded: true, memory: Some(2 << 20), not_ready, version: None };
+        self.send(Kind::Opened, &opened).await?;
+        Ok(true)
     }
 
     async fn next_frame(

@@ -1,6 +1,6 @@
 //! A look at all entries of a workspace.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CStr, CString, OsStr};
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat, chmod, fstat, openat, statat};
 use rustix::io::Errno;
 
+use super::parent;
 use crate::changes::FOLDER;
 
 /// Most entries of a workspace that are looked at, the most bytes of their paths, and the longest time. The next cell waits for it.
@@ -64,16 +65,18 @@ pub(super) enum Closed {
 /// What was found.
 pub(super) struct Look {
     pub(super) found: BTreeMap<PathBuf, Stamp>,
-    /// Whether that is all.
+    /// Folders of which it is not known what is in them.
+    pub(super) hidden: BTreeSet<PathBuf>,
+    /// Whether that is all, apart from what is in those.
     pub(super) is_complete: bool,
     closed: Closed,
     until: Instant,
     /// Bytes of all paths.
     paths: usize,
+    /// Entries that were looked at by their names.
+    known: usize,
     /// Whether an entry was gone before it was looked at. Perhaps it has another name now, which was not seen.
     is_torn: bool,
-    /// Whether what is in a folder is not known.
-    has_closed: bool,
 }
 
 impl Look {
@@ -82,12 +85,13 @@ impl Look {
         let once = || {
             let mut look = Self {
                 found: BTreeMap::new(),
+                hidden: BTreeSet::new(),
                 is_complete: true,
                 closed,
                 until,
                 paths: 0,
+                known: 0,
                 is_torn: false,
-                has_closed: false,
             };
             match openat(CWD, workdir, FOLDER, Mode::empty())
                 .or_else(|error| look.reopen(error, || openat(CWD, workdir, PLACE, Mode::empty())))
@@ -104,8 +108,40 @@ impl Look {
             }
             look = once();
         }
-        look.is_complete &= !look.is_torn && !look.has_closed;
+        look.is_complete &= !look.is_torn;
         look
+    }
+
+    /// Looks at entries that are known, if there are too many to find all of them. Returns those that are gone.
+    pub(super) fn gone<'a>(
+        &mut self,
+        workdir: &Path,
+        known: impl Iterator<Item = &'a PathBuf>,
+    ) -> Vec<PathBuf> {
+        let until = Instant::now() + MAX_TIME;
+        let mut gone = Vec::new();
+        for path in known {
+            if self.found.contains_key(path) || is_below(&self.hidden, path) {
+                continue;
+            }
+            if self.is_complete {
+                gone.push(path.clone());
+                continue;
+            }
+            // One that is replaced meanwhile has perhaps another name now.
+            if self.is_torn || self.known >= MAX_ENTRIES || Instant::now() >= until {
+                break;
+            }
+            self.known += 1;
+            let stat = parent(workdir, path)
+                .and_then(|(folder, name)| Ok(statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)?));
+            match stat.map_err(|error| Errno::from_io_error(&error)) {
+                Ok(stat) => drop(self.found.insert(path.clone(), Stamp::of(&stat))),
+                Err(Some(Errno::NOENT | Errno::NOTDIR | Errno::LOOP)) => gone.push(path.clone()),
+                Err(_) => {}
+            }
+        }
+        gone
     }
 
     fn folder(&mut self, folder: &OwnedFd, path: &Path, depth: usize) {
@@ -144,8 +180,8 @@ impl Look {
                         continue;
                     }
                     Err(Errno::NOENT | Errno::NOTDIR) => self.is_torn = true,
-                    Err(Errno::ACCESS) => self.has_closed = true,
-                    _ => self.is_complete = false,
+                    Ok(_) | Err(Errno::ACCESS) => drop(self.hidden.insert(below.clone())),
+                    Err(_) => self.is_complete = false,
                 }
             }
             self.found.insert(below, stamp);
@@ -171,8 +207,7 @@ impl Look {
         }
         let found = find()?;
         let mode = Mode::from_raw_mode(fstat(&found)?.st_mode & 0o777) | Mode::RWXU;
-        // The mode of what was found is changed, whatever has its name meanwhile.
-        chmod(format!("/proc/self/fd/{}", found.as_raw_fd()), mode)?;
+        set_mode(&found, mode)?;
         openat(&found, c".", FOLDER, Mode::empty())
     }
 }
@@ -180,3 +215,13 @@ impl Look {
 /// A folder, but not what is in it.
 const PLACE: OFlags =
     OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// Whether something is below one of these folders.
+pub(super) fn is_below(folders: &BTreeSet<PathBuf>, path: &Path) -> bool {
+    !folders.is_empty() && path.ancestors().skip(1).any(|folder| folders.contains(folder))
+}
+
+/// Sets the mode of something that was found with [`OFlags::PATH`], whatever has its name meanwhile.
+pub(super) fn set_mode(found: &OwnedFd, mode: Mode) -> Result<(), Errno> {
+    chmod(format!("/proc/self/fd/{}", found.as_raw_fd()), mode)
+}

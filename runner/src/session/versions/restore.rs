@@ -1,6 +1,7 @@
 //! Puts files back as they were.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -8,17 +9,22 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, Timespec, Timestamps, fchmod, futimens, mkdirat, openat,
-    statat, symlinkat, unlinkat,
+    AtFlags, FileType, Mode, OFlags, Timespec, Timestamps, fchmod, fstat, futimens, mkdirat,
+    openat, statat, symlinkat, unlinkat,
 };
+use rustix::io::Errno;
 
+use super::look::set_mode;
 use super::moved::Moved;
-use super::{Entry, FILE, Stamp, os_string, parent};
+use super::{Entry, Stamp, os_string, parent};
 use crate::changes::FOLDER;
 
 /// A file that is written in its place.
 const IN_PLACE: OFlags =
     OFlags::WRONLY.union(OFlags::NONBLOCK).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// Something that is found without opening it.
+const PLACE: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// What was put back.
 #[derive(Default)]
@@ -108,10 +114,8 @@ fn remove(workdir: &Path, path: &Path) -> io::Result<()> {
         found => found?,
     };
     match unlinkat(&folder, &name, AtFlags::empty()) {
-        Err(rustix::io::Errno::ISDIR | rustix::io::Errno::PERM) => {
-            Ok(unlinkat(&folder, &name, AtFlags::REMOVEDIR)?)
-        }
-        Err(rustix::io::Errno::NOENT) => Ok(()),
+        Err(Errno::ISDIR | Errno::PERM) => Ok(unlinkat(&folder, &name, AtFlags::REMOVEDIR)?),
+        Err(Errno::NOENT) => Ok(()),
         removed => Ok(removed?),
     }
 }
@@ -150,44 +154,56 @@ fn put(
             let is_same = same_inode.is_some_and(|it| {
                 (it.stamp.size, it.stamp.modified) == (entry.stamp.size, entry.stamp.modified)
             });
-            let file = if is_same && entry.content.is_none() {
-                // Only its mode or its number of names has changed.
-                let file = openat(&folder, &name, FILE, Mode::empty());
-                let file = file.or_else(|_| openat(&folder, &name, IN_PLACE, Mode::empty()))?;
-                File::from(file)
-            } else {
-                let content = entry.content.as_ref().ok_or_else(lost)?;
-                // A process that has it open goes on with it, so it stays the same file if it is.
-                let opened =
-                    same_inode.and_then(|_| openat(&folder, &name, IN_PLACE, Mode::empty()).ok());
-                let file = match opened.map(File::from) {
-                    Some(file) if file.metadata()?.is_file() => {
-                        file.set_len(0)?;
-                        file
-                    }
-                    _ => {
-                        if there.is_some() {
-                            unlinkat(&folder, &name, AtFlags::empty())?;
-                        }
-                        let flags = IN_PLACE | OFlags::CREATE | OFlags::EXCL;
-                        File::from(openat(&folder, &name, flags, Mode::RUSR | Mode::WUSR)?)
-                    }
-                };
-                write(&file, &content.bytes)?;
-                let (tv_sec, tv_nsec) = entry.stamp.modified;
-                let time = Timespec { tv_sec, tv_nsec: tv_nsec.try_into().unwrap_or(0) };
-                futimens(&file, &Timestamps { last_access: time, last_modification: time })?;
-                file
-            };
-            if file.metadata()?.is_file() {
-                fchmod(file.as_fd(), mode(entry))?;
+            if is_same && entry.content.is_none() {
+                // Only its mode or its number of names has changed. Perhaps the runner may not open it.
+                let place = openat(&folder, &name, PLACE, Mode::empty())?;
+                if fstat(&place)?.st_ino != entry.stamp.inode {
+                    return Err(lost());
+                }
+                set_mode(&place, mode(entry))?;
+                restored(path, &File::from(place));
+                return stamp();
             }
+            let content = entry.content.as_ref().ok_or_else(lost)?;
+            // A process that has it open goes on with it, so it stays the same file if it is.
+            let opened = same_inode.and_then(|_| open_to_write(&folder, &name).ok());
+            let file = match opened {
+                Some(file) if file.metadata()?.is_file() => {
+                    file.set_len(0)?;
+                    file
+                }
+                _ => {
+                    if there.is_some() {
+                        unlinkat(&folder, &name, AtFlags::empty())?;
+                    }
+                    let flags = IN_PLACE | OFlags::CREATE | OFlags::EXCL;
+                    File::from(openat(&folder, &name, flags, Mode::RUSR | Mode::WUSR)?)
+                }
+            };
+            write(&file, &content.bytes)?;
+            let (tv_sec, tv_nsec) = entry.stamp.modified;
+            let time = Timespec { tv_sec, tv_nsec: tv_nsec.try_into().unwrap_or(0) };
+            futimens(&file, &Timestamps { last_access: time, last_modification: time })?;
+            fchmod(file.as_fd(), mode(entry))?;
             restored(path, &file);
             stamp()
         }
         // A pipe or a socket is of use only with the processes that have it open.
         _ => Err(lost()),
     }
+}
+
+/// Opens a file, also one that may not be written to.
+fn open_to_write(folder: &OwnedFd, name: &OsStr) -> io::Result<File> {
+    let open = || openat(folder, name, IN_PLACE, Mode::empty());
+    let opened = open().or_else(|error| {
+        if error != Errno::ACCESS {
+            return Err(error);
+        }
+        set_mode(&openat(folder, name, PLACE, Mode::empty())?, Mode::RUSR | Mode::WUSR)?;
+        open()
+    });
+    Ok(File::from(opened?))
 }
 
 /// The unit in which a file can have holes, in bytes.
