@@ -48,6 +48,7 @@ class Loop:
         return _Around(self)
 
     def begin(self):
+        """Has the code that follows see the loop."""
         self._is_in_cell, self._running = True, None
         # In a template, sessions would share the loop.
         if self._is_here() and self._make_ready() is not None:
@@ -83,13 +84,21 @@ class Loop:
         try:
             context = library("contextvars").copy_context()
             more = {"context": context} if sys.version_info >= (3, 11) else {}
-            main.task = task = loop.create_task(main.run(), **more)
+            # Not by the loop: a factory of the client need not make tasks.
+            main.task = task = self._asyncio.Task(main.run(), loop=loop, **more)
             task.add_done_callback(lambda _: loop.stop())
+            failures = 0
             while not task.done():
                 try:
                     loop.run_forever()
                 except (KeyboardInterrupt, SystemExit) as error:
                     main.interrupt(error)
+                except Exception as error:
+                    failures += 1
+                    if failures == _MOST_FAILURES or self._is_of_loop(error):
+                        raise
+                    # A handler of signals has raised it.
+                    main.interrupt(error.with_traceback(self._without_loop(error.__traceback__)))
         except Exception:
             # Not the client's: the loop itself fails.
             self._is_broken = True
@@ -120,6 +129,8 @@ class Loop:
                 finally:
                     stop.cancel()
         except Exception as error:
+            if not self._is_of_loop(error):
+                raise
             self._is_broken = True
             self._tell(error)
 
@@ -138,7 +149,7 @@ class Loop:
                 if failure is not None:
                     failures += 1
                     _guarded(lambda: self._tell(failure))
-                    if isinstance(failure, Exception):
+                    if isinstance(failure, Exception) and self._is_of_loop(failure):
                         self._is_broken = True
                         break
         finally:
@@ -177,12 +188,12 @@ class Loop:
             raise KeyboardInterrupt
 
     def _tell(self, failure):
-        if isinstance(failure, Exception):
+        if isinstance(failure, Exception) and self._is_of_loop(failure):
             head = "The event loop of the session has failed. The next cell gets a new one.\n"
         elif isinstance(failure, KeyboardInterrupt):
             head = "A task that kept the next cell from beginning was interrupted.\n"
         else:
-            head = "A task has ended between two cells with %s. The session goes on.\n" % type(failure).__name__
+            head = "A task or a handler has ended between two cells with %s. The session goes on.\n" % type(failure).__name__
         reported = failure.with_traceback(self._without_loop(failure.__traceback__))
         self._session.complain(head + self._session.cells.report(reported))
 
@@ -363,6 +374,13 @@ class Loop:
     def _is_own(self, path):
         places = [one.__path__[0] + "/" for one in self._fitted]
         return path.startswith((folder + "/", *places)) or path.endswith("/selectors.py")
+
+    def _is_of_loop(self, error):
+        """Whether an exception comes from the loop itself, and from no code of the client that it has called."""
+        trace = error.__traceback__
+        while trace is not None and trace.tb_next is not None:
+            trace = trace.tb_next
+        return trace is None or self._is_own(trace.tb_frame.f_code.co_filename)
 
     def _without_loop(self, trace):
         while trace is not None and self._is_own(trace.tb_frame.f_code.co_filename):

@@ -94,7 +94,7 @@ impl Engine for Recording {
         unreachable!()
     }
 
-    async fn prepare(&self, _: &Image) -> Result<(), EngineError> {
+    async fn prepare(&self, _: &SandboxSpec) -> Result<(), EngineError> {
         unreachable!()
     }
 

@@ -105,7 +105,7 @@ impl Backend for Scripted {
         self.note(format!("lock {}{kept}", recipe.texts().join(",")));
         say("asking the index");
         if let Some(why) = lock(&self.failure).clone() {
-            return Err(LockError::new(why).into());
+            return Err(BuildError::Unsolvable { target: "any".to_owned(), said: why });
         }
         let target = lock(&self.target).clone();
         let hash = hash_of(&target, &recipe.texts());

@@ -110,6 +110,8 @@ def test_pip_says_which_line_of_a_file_can_not_be(tmp_path, content, said):
         ("install --dry-run y", 1, "leave --dry-run out"),
         ("install", 1, "You must give at least one requirement to install"),
         ("install x y==", 1, "Invalid requirement: 'y=='"),
+        (f"install x;{'(' * 3000}", 1, "Invalid requirement: 'x;(((("),
+        ("install x;sys_platform~='1'", 1, "its marker can't be evaluated"),
         ("install --upgrade-strategy eager x", 1, "a requirement brings what it needs"),
         ("install --odd x", 2, "no such option: --odd"),
         ("install -r", 2, "--requirement option requires 1 argument"),

@@ -307,10 +307,10 @@ pub trait Engine: Send + Sync + 'static {
     /// sandbox, all of them.
     fn unenforced(&self) -> Vec<LimitKind>;
 
-    /// Prepares what all sandboxes of this instance share. Some engines need an image for that. Called before
+    /// Prepares what all sandboxes of this instance share that are made like this one. Some engines need an image for that. Called before
     /// the first `create` from an image, and again after a failed one, to recreate what the engine may have lost. From then on no
     /// sandbox is made from an image that had the same name before.
-    async fn prepare(&self, image: &Image) -> Result<(), EngineError>;
+    async fn prepare(&self, spec: &SandboxSpec) -> Result<(), EngineError>;
 
     /// Looks an image up locally.
     async fn find_image(&self, name: &str) -> Result<Option<Image>, EngineError>;

@@ -132,9 +132,9 @@ impl Template {
 
     /// Prepares the engine for an image, and takes it.
     async fn accept(&self, image: Image, shared: &Shared) -> Result<Arc<SandboxSpec>, EngineError> {
-        bounded(Call::Prepare, shared.engine.prepare(&image)).await?;
         let digest = image.digest.clone();
         let spec = Arc::new(SandboxSpec { image, ..self.spec.clone() });
+        bounded(Call::Prepare, shared.engine.prepare(&spec)).await?;
         *lock(&self.resolved) = Some(Arc::clone(&spec));
         let mut digests = lock(&self.digests);
         if let Some(former) = digests.last.replace(digest.clone()).filter(|last| *last != digest) {

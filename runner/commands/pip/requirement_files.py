@@ -38,13 +38,18 @@ class Requirement:
         if library:
             try:
                 self.parsed = library.requirements.Requirement(self.text)
-            except library.requirements.InvalidRequirement as error:
+            except (library.requirements.InvalidRequirement, RecursionError) as error:
                 reason = str(error).splitlines()[0]
                 raise NotPossible("Invalid requirement: %r: %s" % (cut(self.text), cut(reason))) from None
 
     def is_needed(self):
         """Whether its marker holds for this interpreter. Without the library, that is for the server to say."""
-        return not self.parsed or self.parsed.marker is None or self.parsed.marker.evaluate()
+        if not self.parsed or self.parsed.marker is None:
+            return True
+        try:
+            return self.parsed.marker.evaluate()
+        except Exception as error:
+            raise NotPossible("Invalid requirement: %r: its marker can't be evaluated: %s" % (cut(self.text), cut(clean(error)))) from None
 
     def within(self, constraints):
         """Its text, with the versions that constraints of the same name leave."""

@@ -179,8 +179,12 @@ impl Engine for DockerEngine {
         Ok(facts::facts(&self.address, info, version, kernel.trim()))
     }
 
-    async fn prepare(&self, image: &Image) -> Result<(), EngineError> {
-        self.volume.fill(self, image).await
+    async fn prepare(&self, spec: &SandboxSpec) -> Result<(), EngineError> {
+        self.volume.fill(self, &spec.image).await?;
+        match spec.packages {
+            Some(_) => self.packages.begin(self, &spec.image).await,
+            None => Ok(()),
+        }
     }
 
     async fn find_image(&self, name: &str) -> Result<Option<Image>, EngineError> {
@@ -206,9 +210,6 @@ impl Engine for DockerEngine {
             }
             other => other,
         };
-        if spec.packages.is_some() {
-            self.packages.begin(self, &spec.image).await.map_err(of_image)?;
-        }
         let failed = self.failed(Call::Create);
         let options = CreateContainerOptionsBuilder::new().name(name.as_str()).build();
         let dialect = self.dialect.dialect(self.docker().await?).await?;

@@ -12,13 +12,12 @@ use bollard::models::{HostConfig, VolumeCreateRequest};
 use bollard::query_parameters::WaitContainerOptionsBuilder;
 use futures_util::StreamExt;
 use isolator_runner::paths;
-use tokio::sync::OnceCell;
 use tokio::time::timeout;
 
 use super::DockerEngine;
 use super::container::{self, Access};
 use super::helper::{Helper, NEVER_STARTED};
-use super::set_archive;
+use super::{set_archive, volume};
 use crate::engine::instance::Instance;
 use crate::engine::{Call, EngineError, Image, refused};
 use crate::lock::lock;
@@ -39,8 +38,8 @@ pub(super) struct PackagesVolume {
     sets: Mutex<HashMap<String, Arc<tokio::sync::Mutex<Option<Brought>>>>>,
     /// The folders of those that are there, by their hash.
     folders: Mutex<HashMap<String, String>>,
-    /// Set when the volume has the folder of all sets.
-    begun: OnceCell<()>,
+    /// Creation time of the volume in which this process has made the folder of all sets. Locked meanwhile.
+    begun: tokio::sync::Mutex<Option<String>>,
 }
 
 /// A set that is in the volume.
@@ -53,7 +52,7 @@ struct Brought {
 impl PackagesVolume {
     pub(super) fn new(instance: &Instance) -> Self {
         let name = format!("isolator-{}-packages", instance.short_id());
-        Self { name, sets: Mutex::default(), folders: Mutex::default(), begun: OnceCell::new() }
+        Self { name, sets: Mutex::default(), folders: Mutex::default(), begun: tokio::sync::Mutex::default() }
     }
 
     pub(super) fn name(&self) -> &str {
@@ -76,29 +75,33 @@ impl PackagesVolume {
         Arc::clone(lock(&self.sets).entry(hash.to_owned()).or_default())
     }
 
-    /// Makes the folder of all sets before a container gets the volume. Programs see by it where to look for packages that come while they
-    /// run.
+    /// Makes the folder of all sets before a container gets the volume, unless this process has done so and the volume still exists.
+    /// Programs see by the folder where to look for packages.
     pub(super) async fn begin(
         &self,
         engine: &DockerEngine,
         image: &Image,
     ) -> Result<(), EngineError> {
-        let make = async || {
-            self.create_volume(engine, Call::Create).await?;
-            let archive = set_archive::empty().map_err(|error| refused(Call::Create, error))?;
-            let helper = Helper::new(engine);
-            let made = async {
-                let mounts = Some(self.mounts(engine));
-                let host = HostConfig { mounts, ..HostConfig::default() };
-                helper.create(&image.digest, NEVER_STARTED, host, Call::Create).await?;
-                let archive = futures_util::stream::iter([Ok(archive)]);
-                helper.upload(paths::PACKAGES, archive, Call::Create).await
-            };
-            let made = made.await;
-            let removed = helper.remove().await;
-            made.and(removed)
+        let mut begun = self.begun.lock().await;
+        if begun.is_some() && *begun == volume::made(engine, &self.name).await? {
+            return Ok(());
+        }
+        *begun = None;
+        self.create_volume(engine, Call::Prepare).await?;
+        let archive = set_archive::empty().map_err(|error| refused(Call::Prepare, error))?;
+        let helper = Helper::new(engine);
+        let made = async {
+            let mounts = Some(self.mounts(engine));
+            let host = HostConfig { mounts, ..HostConfig::default() };
+            helper.create(&image.digest, NEVER_STARTED, host, Call::Prepare).await?;
+            let archive = futures_util::stream::iter([Ok(archive)]);
+            helper.upload(paths::PACKAGES, archive, Call::Prepare).await
         };
-        self.begun.get_or_try_init(make).await.map(|_| ())
+        let made = made.await;
+        let removed = helper.remove().await;
+        made.and(removed)?;
+        *begun = volume::made(engine, &self.name).await?;
+        Ok(())
     }
 
     async fn create_volume(&self, engine: &DockerEngine, call: Call) -> Result<(), EngineError> {

@@ -45,7 +45,7 @@ impl RunnerVolume {
         image: &Image,
     ) -> Result<(), EngineError> {
         let mut filled = self.filled.lock().await;
-        if filled.is_some() && *filled == self.made(engine).await? {
+        if filled.is_some() && *filled == made(engine, &self.name).await? {
             return Ok(());
         }
         *filled = None;
@@ -61,18 +61,8 @@ impl RunnerVolume {
         let removed = helper.remove().await;
         uploaded?;
         removed?;
-        *filled = self.made(engine).await?;
+        *filled = made(engine, &self.name).await?;
         Ok(())
-    }
-
-    /// The volume's creation time, if it exists. If the volume was removed, the engine creates an empty one when a container mounts
-    /// it; the time shows that.
-    async fn made(&self, engine: &DockerEngine) -> Result<Option<String>, EngineError> {
-        match engine.docker().await?.inspect_volume(&self.name).await {
-            Ok(volume) => Ok(Some(format!("{:?}", volume.created_at))),
-            Err(error) if error::status(&error) == Some(404) => Ok(None),
-            Err(error) => Err(engine.failed(Call::Prepare)(error)),
-        }
     }
 
     async fn upload(
@@ -109,6 +99,16 @@ impl RunnerVolume {
                 .expect("writing to a vector can't fail");
         }
         archive.into_inner().expect("writing to a vector can't fail")
+    }
+}
+
+/// A volume's creation time, if it exists. If the volume was removed, the engine creates an empty one when a container mounts
+/// it; the time shows that.
+pub(super) async fn made(engine: &DockerEngine, name: &str) -> Result<Option<String>, EngineError> {
+    match engine.docker().await?.inspect_volume(name).await {
+        Ok(volume) => Ok(Some(format!("{:?}", volume.created_at))),
+        Err(error) if error::status(&error) == Some(404) => Ok(None),
+        Err(error) => Err(engine.failed(Call::Prepare)(error)),
     }
 }
 

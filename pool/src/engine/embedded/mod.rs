@@ -192,8 +192,8 @@ impl Engine for EmbeddedEngine {
         Ok(self.host()?.warnings())
     }
 
-    async fn prepare(&self, image: &Image) -> Result<(), EngineError> {
-        self.templates.image_is(image);
+    async fn prepare(&self, spec: &SandboxSpec) -> Result<(), EngineError> {
+        self.templates.image_is(&spec.image);
         {
             // Otherwise two pools could write the same files at the same time.
             let _launchers = self.launchers.lock().await;

@@ -128,9 +128,9 @@ impl Engine for FakeEngine {
         Vec::new()
     }
 
-    async fn prepare(&self, image: &Image) -> Result<(), EngineError> {
+    async fn prepare(&self, spec: &SandboxSpec) -> Result<(), EngineError> {
         let flight = self.answer(Call::Prepare, None).await?;
-        self.books().prepared.insert(image.digest.clone());
+        self.books().prepared.insert(spec.image.digest.clone());
         flight.land();
         Ok(())
     }

@@ -250,6 +250,8 @@ fn hostile_names_and_many_files_are_undone_or_said_to_be_unknown() {
         fs::write(world.folder.path().join(&names[0]), "new").unwrap();
     });
     assert!(world.undo(1).has_unknown);
+    // What was known is looked at by its name.
+    assert!(names.iter().all(|name| fs::read(world.folder.path().join(name)).unwrap() == b"old"));
     // What was there, but was not seen, is not taken for new when it is seen.
     let mut world = World::new();
     let most = MAX_ENTRIES + 1000;
@@ -442,11 +444,11 @@ fn folders_that_a_cell_has_closed_are_opened_again() {
     let mut world = World::new();
     world.write("folder/deep/file", "old");
     world.write("closed/file", "x");
-    fs::set_permissions(world.path("closed"), fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(world.path("closed"), fs::Permissions::from_mode(0o0)).unwrap();
     world.cell(|world| {
         world.write("folder/deep/file", "new");
         for name in ["folder/deep/file", "folder/deep", "folder"] {
-            fs::set_permissions(world.path(name), fs::Permissions::from_mode(0)).unwrap();
+            fs::set_permissions(world.path(name), fs::Permissions::from_mode(0o0)).unwrap();
         }
     });
     let _ = world.undo(1);
@@ -474,7 +476,7 @@ fn a_sparse_file_comes_back_as_one() {
 #[test]
 fn what_is_known_of_files_is_bounded() {
     let mut world = World::new();
-    for round in 0..4 {
+    for round in 0..3 {
         world.cell(|world| {
             for number in 0..=MAX_ENTRIES {
                 let _ = fs::remove_file(world.path(&format!("{number}-{}", round - 1)));
@@ -483,18 +485,6 @@ fn what_is_known_of_files_is_bounded() {
         });
         world.versions.rest(None);
         assert!(world.versions.now.len() <= 2 * MAX_ENTRIES);
-    }
-    let mut world = World::new();
-    let long = "x".repeat(200);
-    for round in 0..8 {
-        world.cell(|world| {
-            fs::create_dir_all(world.path(&format!("{round}/{long}/{long}"))).unwrap();
-            for number in 0..1000 {
-                world.write(&format!("{round}/{long}/{long}/{number}-{long}"), "");
-            }
-        });
-        let noted: u64 = world.versions.marks.iter().map(|mark| mark.noted).sum();
-        assert!(noted <= MAX_NOTED);
     }
 }
 
@@ -555,7 +545,7 @@ fn the_mode_of_a_file_without_a_copy_comes_back() {
     fs::set_permissions(world.path("big"), fs::Permissions::from_mode(0o640)).unwrap();
     world.versions.rest(None);
     world.cell(|world| {
-        fs::set_permissions(world.path("big"), fs::Permissions::from_mode(0)).unwrap();
+        fs::set_permissions(world.path("big"), fs::Permissions::from_mode(0o0)).unwrap();
     });
     world.undo_all(1);
     assert_eq!(fs::metadata(world.path("big")).unwrap().mode() & 0o777, 0o640);
