@@ -39,8 +39,8 @@ struct Scanned {
 
 /// Words that begin a block or go on with one.
 const OF_BLOCKS: [&str; 14] = [
-    "async", "case", "class", "def", "elif", "else", "except", "finally", "for", "if", "match", "try",
-    "while", "with",
+    "async", "case", "class", "def", "elif", "else", "except", "finally", "for", "if", "match",
+    "try", "while", "with",
 ];
 
 fn python(text: &str) -> Scanned {
