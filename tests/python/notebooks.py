@@ -2,7 +2,7 @@
 
 A folder stands for all notebooks in it. The files in the folder of a notebook are there for its code. Outcomes are compared as those
 of the table of inputs (`notebook_table.py`). Generators of random numbers begin with the same seed in both. A cell that also
-differs between two kernels of Jupyter varies, and `REASONS` has the other differences that are right. With `--command`,
+differs between kernels of Jupyter varies, and `REASONS` has the other differences that are right. With `--command`,
 `isolator session` runs the notebook, and what it writes is compared.
 """
 
@@ -33,7 +33,8 @@ SAME, VARIES, UNEXPECTED = "same", "varies from run to run in Jupyter, too", "un
 # Why cells differ, with what their code or their differences have.
 REASONS = {
     "a cell is compiled once, so it warns once": r"SyntaxWarning",
-    "figures are drawn by the image's own backend": r"_draw_all_if_interactive|matplotlib\.use|shown: \[\] \[\{'text': '<Figure",
+    "figures are drawn by the image's own backend": r"_draw_all_if_interactive|matplotlib\.(?:use|get_backend)"
+    r"|display\.Javascript object|<Figure [^}]*svg|shown: \[\] \[\{'text': '<Figure",
     "no user can answer a debugger": r"(?m)^%(?:debug|pdb)\b",
     "there is no network": r"URLError|name resolution",
     "Jupyter's own magics are in the list": r"^%(?:lsmagic|quickref)",
@@ -43,6 +44,7 @@ REASONS = {
     "the message says which bracket is open": r"was never closed",
     "the message says why there are no windows": r"there are no windows here",
     "the user of a sandbox has another name": r"sandbox sandbox",
+    "a command's standard error stays apart from its output": r"(?m)^!.*(?:\n.*)*^err: '' '.",
     "the shell has its own class and module": r"ZMQExitAutocall|'__builtins__', '__builtin__'",
 }
 
@@ -54,8 +56,11 @@ SETTINGS = {
     "results": {"maxFilesKB": 64 << 10},
 }
 
+# Kernels of Jupyter that show what varies, for example the order of sets.
+KERNELS = 3
+
 # What is printed of a difference.
-LONGEST = 5000
+LONGEST = 1000
 
 
 class Notebook:
@@ -127,12 +132,12 @@ def _error(cell):
     return next((output.ename for output in cell.outputs if output.output_type == "error"), None)
 
 
-def judge(code, theirs, again, ours):
+def judge(code, theirs, others, ours):
     """The kind of a cell, and how its outcomes differ."""
     differences = notebook_table.differences(theirs, ours)
     if not differences:
         return SAME, []
-    if notebook_table.differences(theirs, again):
+    if any(notebook_table.differences(theirs, other) for other in others):
         return VARIES, differences
     text = "\n".join([code, *differences])
     return next((reason for reason, pattern in REASONS.items() if re.search(pattern, text)), UNEXPECTED), differences
@@ -140,11 +145,13 @@ def judge(code, theirs, again, ours):
 
 async def run(notebook, jupyter, timeout, ours):
     """Runs a notebook. Returns for each cell its code, its kind, and how it differs, and how many are errors in Jupyter."""
-    theirs = again = await anyio.to_thread.run_sync(in_jupyter, notebook, jupyter, timeout)
-    found = await ours(notebook)
+    theirs = await anyio.to_thread.run_sync(in_jupyter, notebook, jupyter, timeout)
+    found, others = await ours(notebook), []
     if any(map(notebook_table.differences, theirs, found)):
-        again = await anyio.to_thread.run_sync(in_jupyter, notebook, jupyter, timeout)
-    judged = [(code, *judge(code, *outcomes)) for code, *outcomes in zip(notebook.codes, theirs, again, found, strict=True)]
+        others = [await anyio.to_thread.run_sync(in_jupyter, notebook, jupyter, timeout) for _ in range(KERNELS - 1)]
+    judged = []
+    for code, one, outcome, *again in zip(notebook.codes, theirs, found, *others, strict=True):
+        judged.append((code, *judge(code, one, again, outcome)))
     return judged[1:], sum(outcome.error is not None for outcome in theirs)
 
 
