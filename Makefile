@@ -115,8 +115,8 @@ beside-apis: engines ## Measure the APIs of other systems next to MCP, and check
 	scripts/python tests/python/beside_e2b.py
 
 beside-notebook: export ISOLATOR_TEST_ENGINE = embedded
-beside-notebook: engines ## Run a table of inputs in kernels of Jupyter and in sessions, and compare; options: NOTEBOOK="--section Errors"
-	scripts/python tests/python/beside_notebook.py $(NOTEBOOK)
+beside-notebook: engines ## Run a table of inputs in kernels of Jupyter and in sessions, and compare; BOOKS=FOLDER: notebooks; options: NOTEBOOK="--section Errors"
+	scripts/python tests/python/$(if $(BOOKS),notebooks.py $(BOOKS),beside_notebook.py) $(NOTEBOOK)
 
 suite-ipython: export ISOLATOR_TEST_ENGINE = embedded
 suite-ipython: engines ## Run IPython's own tests in kernels of sessions and in plain interpreters, and compare; options: NOTEBOOK="history"

@@ -114,7 +114,11 @@ def serve(socket, main, session=None):
     while True:
         try:
             session.loop.turn(0 if is_prepared else _BEFORE_TURNING)
-            kind, payload, descriptors = channel.receive()
+        except BaseException:
+            # A cell has broken it. The next one has to come all the same.
+            pass
+        kind, payload, descriptors = channel.receive()
+        try:
             was_prepared, is_prepared = is_prepared, False
             if kind == b"C":
                 _take(session, channel, payload, descriptors)
@@ -124,7 +128,7 @@ def serve(socket, main, session=None):
                 is_prepared = was_prepared
                 _complete(session, channel, payload.decode(errors="replace"))
         except BaseException as error:
-            # A signal between two cells, or something that a cell has broken here. The runner must not wait forever.
+            # Something that a cell has broken here. The runner must not wait forever.
             _end(channel, _FAILED, 1, "the kernel failed: %s" % type(error).__name__)
 
 
@@ -169,14 +173,18 @@ def _take(session, channel, payload, descriptors):
     _score(_SCORE_RUNNING)
     before = {}
     # An earlier cell may have replaced `os.environ`.
-    failure = _guarded(lambda: load("variables")["put"](variables, before)) if variables else None
-    if failure is not None:
-        session.complain("The variables for this cell could not be set: %s\n" % type(failure).__name__)
+    failures = [_guarded(lambda: load("variables")["put"](variables, before)) if variables else None]
     found = _packages()
     if found != session.packages:
         session.packages = found
-        _guarded(lambda: load("installed")["adopt"]())
-    end = _run(session, number, source)
+        failures.append(_guarded(lambda: load("installed")["adopt"]()))
+    if any(isinstance(failure, KeyboardInterrupt) for failure in failures):
+        # The cell was interrupted before its code.
+        end = _INTERRUPTED, _INTERRUPTED_CODE, "KeyboardInterrupt"
+    else:
+        if failures[0] is not None:
+            session.complain("The variables for this cell could not be set: %s\n" % type(failures[0]).__name__)
+        end = _run(session, number, source)
     if before:
         _guarded(lambda: load("variables")["take_back"](before))
     if not channel.is_ours():
@@ -386,7 +394,8 @@ def _run(session, number, source):
 def _exited(session, failure):
     code = failure.code
     if code is None or isinstance(code, int):
-        code = int(code or 0)
+        # A class of the client can have its own way to become a number.
+        code = int.__index__(code) if code is not None else 0
         code, text = (code if _LEAST_CODE <= code <= _GREATEST_CODE else -1), ""
     else:
         code, text = 1, code

@@ -76,8 +76,8 @@ class Channel:
                 if not count:
                     _exit(0)
                 rest = rest[count:]
-        except OSError:
-            # The runner is gone, or the client has closed the channel.
+        except BaseException:
+            # The runner is gone, or the client has closed the channel. The rest of a message would be taken for another one.
             _exit(1)
         return head[:1], payload, descriptors
 

@@ -3,6 +3,7 @@
 import sys
 
 _OWN_FILES = folder + "/"
+NO_DEBUGGER = "No user can answer a debugger here. %tb prints the last error again; cells can look at what its functions get and return."
 # The name of a cell's file in IPython begins with it, and goes on with its number.
 _CELL = "<ipython-input-"
 
@@ -35,8 +36,6 @@ def report(error, register_sources=None):
         register_sources()
     if isinstance(error, SyntaxError):
         _add_text(error)
-    # The traceback loads it when it looks for the place in a line, and would find a file of the workspace then.
-    library("ast")
     found = library("traceback").TracebackException(type(error), error, trace)
     _leave_out_own(found)
     is_alone = not (found.stack or found.__cause__ or found.__context__ or getattr(found, "exceptions", None))

@@ -5,7 +5,7 @@ import sys
 
 _interactive = library("IPython.core.interactiveshell")
 _Base = _interactive.InteractiveShell
-_InteractiveShell = load("shell")["InteractiveShell"]
+_InteractiveShell = load("shell")["ZMQInteractiveShell"]
 _Config = library("traitlets.config").Config
 # How many names a note has.
 _MOST_NAMES = 10
@@ -16,8 +16,6 @@ _OF_CLASSES = {"_instance", "__dict__", "__weakref__", "__doc__", "__abstractmet
 _ABSENT = object()
 # The cell that is run in a template, and how often.
 _REHEARSAL, _REHEARSALS = "0\n0", 16
-# What magics, and the modules that they need, import when they are first called.
-_LATE = ["shutil", "platform", "timeit", "html", "IPython.utils.timing"]
 
 
 class Cells:
@@ -44,7 +42,7 @@ class Cells:
         self._shell = _InteractiveShell.instance(
             session=self._session, config=config, colors="nocolor", xmode="Plain", banner1=""
         )
-        _load_from_library(self._shell.magics_manager)
+        self._history = self._shell.history_manager
 
     def run(self, number, source):
         """Runs a cell. Returns the exception that ended it, or None."""
@@ -62,10 +60,10 @@ class Cells:
             reason = broken.args[0]
         notes = self._put_back()
         try:
-            before = shell.history_manager
+            before = self._history
             self._make()
             self._last = shell = self._shell
-            shell.history_manager.take_over(before)
+            self._history.take_over(before)
             failure = self._attempt(shell, number, source)
         except _Broken as broken:
             return self._run_plain(number, source, broken.args[0])
@@ -93,6 +91,9 @@ class Cells:
             raise _Broken(_name_of(failure))
         if shell.pending and shell.pending[0] is not failure:
             shell.release()
+        if failure is None and shell.failed_inside is not None:
+            failure = shell.failed_inside
+            shell.printed.append(failure)
         shell.end_scripts()
         return failure
 
@@ -171,7 +172,7 @@ class Cells:
             raise ValueError
         except ValueError as error:
             shell.InteractiveTB.structured_traceback(type(error), error, error.__traceback__, tb_offset=0)
-        shell.InteractiveTB.tb = None
+        vars(shell.InteractiveTB).pop("tb", None)
         for place, before in kept:
             place.clear()
             place.update(before)
@@ -185,6 +186,8 @@ class Cells:
         pending = self._last.pending
         if pending and pending[0] is error:
             return pending[1]
+        if any(one is error for one in self._last.printed):
+            return ""
         return load("tracebacks")["plain_report"](error)
 
     def apart(self, show):
@@ -199,24 +202,6 @@ class Cells:
 
     def display(self, value):
         library("IPython.core.display_functions").display(value)
-
-
-def _load_from_library(manager):
-    """Has IPython's magics, which are loaded when they are first called, import nothing from the workspace."""
-    load_lazy = getattr(manager, "load_lazy", None)
-    if load_lazy is None:
-        # A version of IPython that has loaded them.
-        return
-
-    def load(name, *kinds):
-        for magics in manager.magics.values():
-            module = str(getattr(magics.get(name), "spec", "")).partition(":")[0]
-            if module.startswith("IPython."):
-                for needed in [*_LATE, module]:
-                    library(needed)
-        load_lazy(name, *kinds)
-
-    manager.load_lazy = load
 
 
 class _Broken(Exception):

@@ -45,33 +45,19 @@ def _look_like_a_prompt(main):
     sys.modules["__main__"] = main
 
 
-def _library(name, modules=sys.modules, load=__import__):
-    """Returns a module of the standard library, which no file of the workspace replaces."""
-    if name not in modules:
-        places = sys.path
-        try:
-            here = os.getcwd()
-        except OSError:
-            # A cell has removed the folder.
-            here = ""
-        sys.path = [place for place in places if place not in ("", ".", here)]
-        try:
-            load(name)
-        finally:
-            sys.path = places
-    return modules[name]
-
-
 def _loader(folder, private):
     """Returns a function that loads a file of the kernel once, and returns its namespace."""
-    loaded = {}
+    loaded, library = {}, None
 
     def load(name, open=open, compile=compile, exec=exec):
+        nonlocal library
         if name not in loaded:
+            if library is None and name != "imports":
+                library = load("imports")["library"]
             path = "%s/%s.py" % (folder, name)
             with open(path, "rb") as file:
                 code = compile(file.read(), path, "exec", dont_inherit=True)
-            space = {"__builtins__": private, "__name__": name, "load": load, "library": _library, "folder": folder}
+            space = {"__builtins__": private, "__name__": name, "load": load, "library": library, "folder": folder}
             exec(code, space)
             loaded[name] = space
         return loaded[name]

@@ -1,7 +1,12 @@
 """What IPython keeps on a disk, and a session only in memory: the history of cells, and what `%store` and `%bookmark` keep."""
 
+import sys
+
 _HistoryManager = library("IPython.core.history").HistoryManager
 _fnmatch = library("fnmatch").fnmatchcase
+_Weights = load("weights")["Weights"]
+# Of the texts of all cells, as they were sent and as IPython has made Python of them.
+_MOST_BYTES = 16 << 20
 
 
 # `%config` knows it by IPython's name.
@@ -11,10 +16,24 @@ class HistoryManager(_HistoryManager):
     # Without the checks that traits make each time.
     _i00 = _i = _ii = _iii = ""
 
+    def __init__(self, *arguments, **options):
+        self._weights = _Weights(_MOST_BYTES)
+        super().__init__(*arguments, **options)
+
     def store_inputs(self, line_num, source, source_raw=None):
         super().store_inputs(line_num, source, source_raw)
+        self._weigh(line_num)
         # There is no database that would take it.
         self.db_input_cache.clear()
+
+    def _weigh(self, number):
+        """Empties the oldest cells if there is too much text."""
+        inputs = [self.input_hist_raw, self.input_hist_parsed]
+        for old in self._weights.add(number, sum(sys.getsizeof(cells[number]) for cells in inputs if number < len(cells))):
+            for cells in inputs:
+                cells[old] = ""
+            for space in [self.shell.user_ns, self.shell.user_ns_hidden]:
+                space.pop("_i%d" % old, None)
 
     def _lines(self, raw, output):
         """The cells of the session: the number of the session, that of the cell, and its code."""
@@ -45,6 +64,8 @@ class HistoryManager(_HistoryManager):
         for name in ["input_hist_parsed", "input_hist_raw"]:
             getattr(self, name)[:] = getattr(other, name)
         self.output_hist.update(other.output_hist)
+        for number in range(len(self.input_hist_raw)):
+            self._weigh(number)
 
 
 class Store:

@@ -11,6 +11,8 @@ _ONLY_AST, _TOP_LEVEL_AWAIT, _COROUTINE = 0x400, 0x2000, 0x80
 _FUTURES = 0x1FE0000
 _ABSENT = object()
 _linecache = library("linecache")
+# Of the sources of all cells.
+_MOST_BYTES = 16 << 20
 
 
 class UsageError(Exception):
@@ -23,7 +25,7 @@ class Cells:
     def __init__(self, session, why_no_ipython="which this image does not have", has_display=False):
         self._session, self._space, self._why_no_ipython = session, session.space, why_no_ipython
         # The sources of all cells, by the names of their files.
-        self._sources = {}
+        self._sources, self._weights = {}, load("weights")["Weights"](_MOST_BYTES)
         self._futures = 0
         # The last values, the newest first.
         self._values = []
@@ -41,6 +43,9 @@ class Cells:
     def _run(self, number, source):
         name = "<cell %d>" % number
         self._sources[name] = source
+        for old in self._weights.add(name, sys.getsizeof(source)):
+            del self._sources[old]
+            _known_lines().pop(old, None)
         _known_lines().pop(name, None)
         self._register_sources()
         try:

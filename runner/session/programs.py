@@ -6,7 +6,7 @@ It is loaded by the first cell that was sent for a program.
 import sys
 
 _PREFIX = "application/vnd.isolator."
-_ERROR, _TABLE, _CHART = (_PREFIX + name for name in ["error", "table", "chart"])
+_ERROR, _TABLE, _CHART, _VALUE = (_PREFIX + name for name in ["error", "table", "chart", "json"])
 _MOST_CELLS = 1_000_000
 _LONGEST_TRACEBACK = 256 << 10
 
@@ -21,8 +21,8 @@ def more(value):
         drawn = _chart(value)
         if drawn is not None:
             found[_CHART] = _json(drawn)
-        if type(value) in (list, dict) and "application/json" not in found:
-            found["application/json"] = _json(value, exactly=True)
+        if type(value) in (list, dict):
+            found[_VALUE] = _json(value, exactly=True)
     except Exception:
         # The other forms do without it.
         pass

@@ -2,9 +2,11 @@
 
 import builtins
 import sys
+from functools import partial
 from posix import getcwd, write
 
 _ABSENT = object()
+_finder = load("imports")["finder"]
 # So wide are tables in notebooks. In a terminal, pandas fits them to its window.
 _COLUMNS_OPTION, _COLUMNS = "display.max_columns", 20
 # The part of IPython that runs cells. An image can be without it.
@@ -32,11 +34,8 @@ class Session:
             name: (getattr(stream, "encoding", "utf-8"), getattr(stream, "errors", "strict"))
             for name, stream in self._streams.items()
         }
-        for module, fit in _FITTED.items():
-            if module in sys.modules:
-                fit(self, sys.modules[module])
-            else:
-                sys.meta_path.insert(0, _Fitter(self, module, fit))
+        for name, fit in _FITTED.items():
+            _finder.fit(name, partial(fit, self))
 
     @property
     def cells(self):
@@ -46,15 +45,15 @@ class Session:
         return self._cells
 
     def _in_ipython(self):
+        is_imported = False
         try:
             library(_IPYTHON)
-        except ImportError:
-            return None
-        try:
+            is_imported = True
             return load("ipython")["Cells"](self)
         except Exception as error:
-            reason = load("errors")["one_line"](error)
-            self._note = "Note: the IPython of this image can't run sessions (%s). Cells run without it.\n" % reason
+            if is_imported or not isinstance(error, ImportError):
+                reason = load("errors")["one_line"](error)
+                self._note = "Note: the IPython of this image can't run sessions (%s). Cells run without it.\n" % reason
             return None
 
     def run(self, number, source):
@@ -98,6 +97,7 @@ class Session:
 
     def _repair(self):
         """Brings back what a cell has closed, cleared or deleted, and that each cell needs."""
+        _finder.put_back()
         self.space.setdefault("__builtins__", builtins)
         self.space.setdefault("__name__", "__main__")
         sys.modules.setdefault("__main__", self.main)
@@ -138,31 +138,6 @@ class Session:
         return getattr(sys, name, None) is self._streams[name]
 
 
-class _Fitter:
-    """Has a module fitted to sessions as soon as it is imported."""
-
-    def __init__(self, session, module, fit):
-        self._session, self._module, self._fit = session, module, fit
-
-    def find_spec(self, name, path=None, target=None):
-        if name != self._module:
-            return None
-        others = [finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec")]
-        spec = next(filter(None, (finder.find_spec(name, path, target) for finder in others)), None)
-        if spec and hasattr(spec.loader, "exec_module"):
-            loader, execute = spec.loader, spec.loader.exec_module
-
-            def exec_module(module):
-                del loader.exec_module
-                execute(module)
-                if self in sys.meta_path:
-                    sys.meta_path.remove(self)
-                self._fit(self._session, module)
-
-            loader.exec_module = exec_module
-        return spec
-
-
 def _widen_tables(session, pandas):
     try:
         # Any other number was chosen by the image.
@@ -181,10 +156,33 @@ def _show_figures_whole(session, pictures):
         pass
 
 
+def _refuse_questions(session, module):
+    """No user can type a password."""
+
+    def getpass(prompt="Password: ", stream=None, **more):
+        raise EOFError("EOF when reading a line")
+
+    getpass.__module__ = "getpass"
+    module.getpass = getpass
+
+
+def _refuse_debugger(session, module):
+    """No user can answer `breakpoint()`, so the cell goes on."""
+
+    def set_trace(*arguments, **more):
+        session.flush()
+        session.complain(load("errors")["NO_DEBUGGER"] + "\n")
+
+    set_trace.__module__ = "pdb"
+    module.set_trace = set_trace
+
+
 # Functions that adapt modules to sessions, by the names of the modules. The second module is the image's own.
 _FITTED = {
     "asyncio": lambda session, asyncio: session.loop.fit(asyncio),
     "pandas": _widen_tables,
+    "getpass": _refuse_questions,
+    "pdb": _refuse_debugger,
     "isolator_pictures": _show_figures_whole,
 }
 
@@ -197,8 +195,10 @@ def _is_closed(stream):
     except ValueError:
         # It was detached from its buffer.
         return True
-    except (SystemExit, GeneratorExit):
+    except AttributeError:
+        return False
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
         # It would end each cell before its code, also one that puts another stream there.
         return True
-    except Exception:
-        return False

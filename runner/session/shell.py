@@ -1,8 +1,8 @@
 """IPython's shell in a session."""
 
+import atexit as _atexit
 import os as _os
 import sys
-from gc import disable as _gc_disable, enable as _gc_enable, isenabled as _gc_is_enabled
 
 _interactive = library("IPython.core.interactiveshell")
 _showing, _tracebacks = load("showing"), load("tracebacks")
@@ -13,15 +13,18 @@ _UsageError = library("IPython.core.error").UsageError
 _StdinNotImplementedError = library("IPython.core.error").StdinNotImplementedError
 _InputRejected = library("IPython.core.error").InputRejected
 _BdbQuit = library("bdb").BdbQuit
-_crc32 = library("zlib").crc32
-_traceback, _linecache, _subprocess = library("traceback"), library("linecache"), library("subprocess")
+_traceback, _subprocess = library("traceback"), library("subprocess")
 _Base = _interactive.InteractiveShell
-_NO_DEBUGGER = "No user can answer a debugger here. %tb prints the last error again; cells can look at what its functions get and return."
+_NO_DEBUGGER = load("errors")["NO_DEBUGGER"]
+# What IPython can't run a cell without, and cells can replace.
+_PARTS = "compile display_formatter display_pub displayhook display_trap builtin_trap events history_manager input_transformer_manager".split()
+_PARTS += ["magics_manager", "prefilter_manager", "InteractiveTB", "SyntaxTB"]
 # A cell without any of these is Python, before and after IPython looks at it.
 _SPECIAL = library("re").compile(r"[%!?]|^\s*[,;/]|\A\s|\A(?:>>>|In \[)", library("re").MULTILINE)
-_ALLOW_INCOMPLETE = 0x4000
 _NO_CELL = "None"
 _sleep, _WAIT_S, _MOST_WAITS = library("time").sleep, 0.001, 100
+# Functions that run programs and show what ends them.
+_RUN_PROGRAMS = {one.__code__ for one in [_Base.safe_execfile, _Base.safe_execfile_ipy, _Base.safe_run_module]}
 # What IPython would call, at the beginning of a line.
 _WORD = library("re").compile(r"[\w.*]*")
 
@@ -31,61 +34,6 @@ class _Exit(_autocall.ExitAutocall):
 
     def __call__(self, code=None):
         raise SystemExit(code)
-
-
-class _Compiler(_interactive.CachingCompiler):
-    """Compiles cells. It remembers what it could not compile, which is an error of the client's, and the lines of all cells."""
-
-    def __init__(self):
-        super().__init__()
-        self.refused = self._last = None
-        # What Python says of input that does not end says less, if more could come.
-        self.flags &= ~_ALLOW_INCOMPLETE
-        # What the cache of lines has of each cell.
-        self._entries = {}
-
-    def ast_parse(self, *arguments, **options):
-        # A tree is many objects. They must not make the collector look at all that the client has.
-        was_enabled = _gc_is_enabled()
-        _gc_disable()
-        try:
-            return super().ast_parse(*arguments, **options)
-        except BaseException as error:
-            self.refused = error
-            raise
-        finally:
-            if was_enabled:
-                _gc_enable()
-
-    def __call__(self, *arguments, **options):
-        try:
-            return super().__call__(*arguments, **options)
-        except BaseException as error:
-            self.refused = error
-            raise
-
-    def get_code_name(self, raw_code, transformed_code, number):
-        # In the form of IPython's names, which libraries know. Its digest takes a library that most sessions don't need.
-        return "<ipython-input-%d-%012x>" % (number, _crc32(transformed_code.encode(errors="replace")))
-
-    def cache(self, *arguments, **options):
-        self.register_lines()
-        self._last = name = super().cache(*arguments, **options)
-        self._entries[name] = _linecache.cache[name]
-        return name
-
-    def forget_last(self):
-        _linecache.cache.pop(self._last, None)
-        self._entries.pop(self._last, None)
-        self._filename_map.pop(self._last, None)
-        self._last = next(reversed(self._entries), None)
-
-    def register_lines(self):
-        """Makes the lines of cells known to whatever prints or inspects them. The client may have emptied that."""
-        if not isinstance(_linecache.cache, dict):
-            _linecache.cache = {}
-        if self._last is not None and self._last not in _linecache.cache:
-            _linecache.cache.update(self._entries)
 
 
 class _Events(_interactive.EventManager):
@@ -100,12 +48,12 @@ class _Events(_interactive.EventManager):
                 self.shell.showtraceback()
 
 
-class InteractiveShell(_Base):
-    """IPython's shell without what needs a terminal, a disk or threads."""
+class ZMQInteractiveShell(_Base):
+    """IPython's shell without what needs a terminal, a disk or threads. Libraries recognize a notebook by the name of the class."""
 
     displayhook_class = _Type(_showing["Hook"])
     display_pub_class = _Type(_showing["Publisher"])
-    compiler_class = _Type(_Compiler)
+    compiler_class = _Type(load("compiling")["Compiler"])
 
     # Without the checks that traits make each time.
     execution_count = 1
@@ -113,14 +61,18 @@ class InteractiveShell(_Base):
 
     def __init__(self, session, **options):
         self._session = session
-        # Whether the code of the cell has begun, and the text of an exception that was not printed yet.
-        self.has_begun, self.pending = False, None
+        # Whether the code of the cell has begun, the text of an exception that was not printed yet, and those that were.
+        self.has_begun, self.pending, self.printed = False, None, []
+        # An exception that ended a program or a cell which a magic has run, and which the magic has only shown.
+        self.failed_inside = None
         # How many cells run in each other, because code of the client runs some, and whether an exception ends the outermost.
         self._depth, self._ends_cell = 0, False
         self._store = load("memory")["Store"]()
         self._usual_transformers = self._usual_checkers = None
         super().__init__(user_module=session.main, user_ns=session.space, **options)
         self._usual_transformers, self._usual_checkers = self._transformers(), len(self.prefilter_manager.checkers)
+        # Nothing happens at the end of a session. In between, it would remove all variables.
+        _atexit.unregister(self.atexit_operations)
 
     @property
     def db(self):
@@ -190,13 +142,17 @@ class InteractiveShell(_Base):
 
     def begin(self, number):
         """Makes it ready for a cell: brings back what it needs of what the client can change."""
-        self.has_begun, self.pending, self.compile.refused = False, None, None
+        self.has_begun, self.pending, self.printed, self.failed_inside = False, None, [], None
         self._depth, self._ends_cell = 0, False
+        missing = [name for name in _PARTS if getattr(self, name, None) is None]
+        if missing:
+            raise AttributeError("a cell has removed get_ipython().%s" % missing[0])
+        self.compile.refused = None
         self.builtin_trap._nested_level = self.display_trap._nested_level = 0
         space, history = self.user_ns, self.history_manager
-        if "_oh" not in space:
+        if not isinstance(space.get("_oh"), dict):
             space.update((name, value) for name, value in self.user_ns_hidden.items() if name not in space)
-            space.setdefault("_oh", history.output_hist)
+            space["_oh"] = history.output_hist
         self.execution_count = number
         history.pad(number)
 
@@ -273,7 +229,7 @@ class InteractiveShell(_Base):
         self.run_cell(_NO_CELL, silent=True)
         self.compile.forget_last()
         self.last_execution_succeeded, self.last_execution_result, self.compile.flags = kept
-        self.display_formatter.format(0)
+        self.display_formatter.warm_up()
         self.history_manager.pad(0)
 
     def _lists_of_transformers(self):
@@ -289,11 +245,25 @@ class InteractiveShell(_Base):
 
     def run_cell(self, *arguments, **options):
         result = super().run_cell(*arguments, **options)
+        if self._depth:
+            # Figures belong to the cell that drew them: a magic may capture what it shows.
+            self._session.show_figures()
         error = result.error_before_exec or result.error_in_exec
         if self._depth and isinstance(error, KeyboardInterrupt):
             # A cell in a cell was interrupted, which ends both.
             raise error
+        if self._depth and error is not None and _is_of_ipython(sys._getframe(1)):
+            self.failed_inside = error
         return result
+
+    def run_cell_magic(self, magic_name, line, cell):
+        try:
+            return super().run_cell_magic(magic_name, line, cell)
+        except _subprocess.CalledProcessError as error:
+            if isinstance(error.__context__, KeyboardInterrupt):
+                # It was the script that was interrupted.
+                raise KeyboardInterrupt from None
+            raise
 
     async def run_code(self, code_obj, result=None, *, async_=False):
         __tracebackhide__ = "__ipython_bottom__"
@@ -303,6 +273,9 @@ class InteractiveShell(_Base):
         try:
             if async_:
                 loop.run(eval(code_obj, self.user_global_ns, self.user_ns))
+            elif self._depth > 1:
+                # What is around it sees the loop.
+                exec(code_obj, self.user_global_ns, self.user_ns)
             else:
                 with loop.around():
                     exec(code_obj, self.user_global_ns, self.user_ns)
@@ -316,11 +289,23 @@ class InteractiveShell(_Base):
             if isinstance(error, self.custom_exceptions):
                 self._hold(error, "".join(self.CustomTB(type(error), error, error.__traceback__)))
             elif not isinstance(error, (SystemExit, _BdbQuit)):
-                self.showtraceback((type(error), error, error.__traceback__), tb_offset=0, running_compiled_code=True)
+                self._show_failure((type(error), error, error.__traceback__))
             return True
         finally:
             self._depth -= 1
         return False
+
+    def _show_failure(self, failure):
+        options = {"tb_offset": 0, "running_compiled_code": True}
+        try:
+            self.showtraceback(failure, **options)
+        except Exception:
+            # It is a function of the client.
+            ZMQInteractiveShell.showtraceback(self, failure, **options)
+
+    def _showtraceback(self, etype, evalue, stb):
+        """Shows lines that a function of the client has chosen."""
+        self._hold(evalue, self.InteractiveTB.stb2text(stb))
 
     def showtraceback(self, exc_tuple=None, filename=None, tb_offset=None, exception_only=False, running_compiled_code=False):
         try:
@@ -331,6 +316,8 @@ class InteractiveShell(_Base):
         if isinstance(error, KeyboardInterrupt) and self._depth and not self._ends_cell and _is_of_ipython(sys._getframe(1)):
             # What a magic runs was interrupted. IPython would go on with the rest of the cell.
             raise error.with_traceback(trace)
+        if self._depth and sys._getframe(1).f_code in _RUN_PROGRAMS:
+            self.failed_inside = error
         error.__traceback__ = trace
         _tracebacks["leave_out_own"](error)
         trace = error.__traceback__
@@ -454,6 +441,7 @@ class InteractiveShell(_Base):
         """Prints the text that was kept."""
         pending, self.pending = self.pending, None
         if pending:
+            self.printed.append(pending[0])
             self._session.flush()
             self._session.complain(pending[1])
 
@@ -479,7 +467,7 @@ def _shell_path():
 
 
 # It is IPython's to the client.
-InteractiveShell.__module__ = _Base.__module__
+ZMQInteractiveShell.__module__ = _Base.__module__
 
 
 class _Nothing:

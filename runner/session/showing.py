@@ -1,12 +1,13 @@
 """How IPython shows things in a session: as messages to the runner, with bounds, and with texts for models."""
 
 import io
+import sys
 
 _forms = load("forms")
 _LONGEST_TEXT = _forms["LONGEST_TEXT"]
 _NARROWEST = 20
 # Of the texts of values that `%history -o` prints.
-_MOST_TEXTS = 1000
+_MOST_BYTES_OF_TEXTS = 4 << 20
 
 _PLAIN = {int, float, complex, bool, str, bytes, list, tuple, dict, set, frozenset}
 
@@ -21,6 +22,10 @@ class Hook(_DisplayHook):
 
     session = None
 
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self._weights = load("weights")["Weights"](_MOST_BYTES_OF_TEXTS)
+
     def write_output_prompt(self):
         pass
 
@@ -30,9 +35,9 @@ class Hook(_DisplayHook):
     def log_output(self, format_dict):
         texts, text = self.shell.history_manager.output_hist_reprs, format_dict.get("text/plain")
         if isinstance(text, str):
-            texts[self.prompt_count] = text[:_LONGEST_TEXT]
-            if len(texts) > _MOST_TEXTS:
-                del texts[next(iter(texts))]
+            text_kept = texts[self.prompt_count] = text[:_LONGEST_TEXT]
+            for old in self._weights.add(self.prompt_count, sys.getsizeof(text_kept)):
+                texts.pop(old, None)
             if self.shell.logger.log_output:
                 self.shell.logger.log_write(text, "output")
 
@@ -82,8 +87,14 @@ class DisplayFormatter(_formatters.DisplayFormatter):
         return found, metadata
 
 
+    def warm_up(self):
+        """Shows a number to nobody, unless the client would notice."""
+        if not any(self._printers) and self.formatters["text/plain"].type_printers.get(int) is self._of_numbers:
+            self.format(0)
+
     def watch_printers(self):
         """Keeps what the client can register for types, so that it is quick to see that nothing is there."""
+        self._of_numbers = self.formatters["text/plain"].type_printers.get(int)
         self._printers = []
         for one in [self.ipython_display_formatter, self.mimebundle_formatter, *self.formatters.values()]:
             if not isinstance(one, _formatters.PlainTextFormatter):

@@ -94,6 +94,7 @@ pub fn files(runner: &'static [u8]) -> Vec<PlacedFile> {
         placed!("commands/npm/tree.cjs"),
         placed!("preload/python/sitecustomize.py"),
         placed!("preload/node.cjs"),
+        placed!("session/awaited.py"),
         placed!("session/cells.py"),
         placed!("session/modules.cjs"),
         placed!("session/scopes.cjs"),
@@ -102,12 +103,14 @@ pub fn files(runner: &'static [u8]) -> Vec<PlacedFile> {
         placed!("session/edits.cjs"),
         placed!("session/channel.py"),
         placed!("session/charts.py"),
+        placed!("session/compiling.py"),
         placed!("session/complete.cjs"),
         placed!("session/complete.py"),
         placed!("session/errors.py"),
         placed!("session/figures.py"),
         placed!("session/forms.py"),
         placed!("session/html.py"),
+        placed!("session/imports.py"),
         placed!("session/inspector.cjs"),
         placed!("session/installed.py"),
         placed!("session/ipython.py"),
@@ -126,6 +129,7 @@ pub fn files(runner: &'static [u8]) -> Vec<PlacedFile> {
         placed!("session/tracebacks.py"),
         placed!("session/variables.py"),
         placed!("session/watch.cjs"),
+        placed!("session/weights.py"),
     ]
 }
 

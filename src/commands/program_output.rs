@@ -3,26 +3,29 @@
 //! clipboard, questions that it answers, moves of the cursor, marks that turn or hide text. Whatever a program prints has to come
 //! through here.
 
+mod errors;
+
 use std::io::IsTerminal as _;
 
 use clap::builder::StyledStr;
 use isolator_pool::quote::{escaped_lines, escaped_output};
 use isolator_pool::run::output::Stream;
 
+use self::errors::ErrorLooks;
+
 const ESCAPE: u8 = 0x1b;
 
 /// Longest sequence for the looks of text, in bytes. The longest useful ones set two colours and some attributes.
 const LONGEST: usize = 64;
 
-const RED: &str = "\u{1b}[31m";
 const PLAIN: &str = "\u{1b}[0m";
 
 /// One stream.
 #[derive(Debug)]
 pub(super) struct ProgramOutput {
     is_terminal: bool,
-    /// Whether text without a look of its own is shown in red.
-    is_red: bool,
+    /// The looks of text without a look of its own, if it is shown as errors.
+    errors: Option<ErrorLooks>,
     /// The begin of a character or of a sequence, whose end has not come yet. It is short.
     begun: Vec<u8>,
     /// Whether the program has changed the look of text, and not set it back.
@@ -53,12 +56,12 @@ impl ProgramOutput {
     }
 
     const fn new(is_terminal: bool) -> Self {
-        Self { is_terminal, is_red: false, begun: Vec::new(), has_look: false, is_in_line: false }
+        Self { is_terminal, errors: None, begun: Vec::new(), has_look: false, is_in_line: false }
     }
 
-    /// The same with text in red, if it is a terminal that may show colours.
-    pub(super) fn in_red(mut self) -> Self {
-        self.is_red = self.is_terminal && may_color();
+    /// The same with the colours of errors, if it is a terminal that may show colours.
+    pub(super) fn of_errors(mut self) -> Self {
+        self.errors = (self.is_terminal && may_color()).then(ErrorLooks::default);
         self
     }
 
@@ -98,13 +101,12 @@ impl ProgramOutput {
     }
 
     fn show(&mut self, text: &str, shown: &mut Vec<u8>) {
+        let text = &escaped_output(text);
+        match self.errors.as_mut().filter(|_| !self.has_look) {
+            Some(looks) => shown.extend_from_slice(looks.shown(text, self.is_in_line).as_bytes()),
+            None => shown.extend_from_slice(text.as_bytes()),
+        }
         self.is_in_line = !text.ends_with('\n');
-        let is_red = self.is_red && !self.has_look;
-        let parts = match is_red {
-            true => [RED, &escaped_output(text), PLAIN].concat(),
-            false => escaped_output(text).into_owned(),
-        };
-        shown.extend_from_slice(parts.as_bytes());
     }
 
     /// The bytes to write before other output: they end what the program left open, and set its looks back.
@@ -207,7 +209,7 @@ mod tests {
     use super::*;
 
     fn on_terminal(is_red: bool) -> ProgramOutput {
-        ProgramOutput { is_red, ..ProgramOutput::new(true) }
+        ProgramOutput { errors: is_red.then(ErrorLooks::default), ..ProgramOutput::new(true) }
     }
 
     /// The text that is shown of bytes that come in parts of each size.

@@ -5,12 +5,15 @@ orders on standard input, a line each, and answers on standard output.
 """
 
 import json
+import os
 import subprocess
 import sys
 import time
 import venv
 from pathlib import Path
 
+# Has a module for Jupyter's kernels in the image.
+MODULES = Path(__file__).parents[1] / "notebook"
 PACKAGES = ["ipykernel", "jupyter_client"]
 STARTED_WITHIN_S = 120
 
@@ -70,7 +73,8 @@ class _Kernel:
 
         self.manager = KernelManager()
         # It warns of what is right for a kernel of this machine's own, and prints what programs of a cell print.
-        self.manager.start_kernel(cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        env = os.environ | {"PYTHONPATH": f"{MODULES}:{os.environ.get('PYTHONPATH', '')}"}
+        self.manager.start_kernel(cwd=folder, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         self.client = self.manager.client()
         self.client.start_channels()
         self.client.wait_for_ready(timeout=STARTED_WITHIN_S)

@@ -48,6 +48,20 @@ with open(kernel) as file:
     code = compile(file.read(), kernel, "exec")
 exec(code, {"__name__": "__main__", "__file__": kernel, "__builtins__": __builtins__})
 """
+# A template for sessions, and what its fork does.
+PREPARED = """
+import sys
+kernel, channel = sys.argv[1:]
+sys.path.pop(0)
+sys.argv[:] = [""]
+with open(kernel) as file:
+    code = compile(file.read(), kernel, "exec")
+space = {"__name__": "kernel", "__file__": kernel, "__builtins__": __builtins__}
+exec(code, space)
+space["prepare"](dict(sys.modules))
+sys.argv[:] = [kernel, channel]
+space["start"]()
+"""
 
 
 @dataclass
@@ -114,9 +128,10 @@ class Channel:
 
 
 class Runner:
-    """Starts a kernel, and keeps the channels of its checkpoints, the newest last. `preloaded` are modules that it has before."""
+    """Starts a kernel, and keeps the channels of its checkpoints, the newest last. `preloaded` are modules that it has before, and one
+    that `is_prepared` has loaded everything before it is a kernel."""
 
-    def __init__(self, folder, env=(), preloaded=()):
+    def __init__(self, folder, env=(), preloaded=(), is_prepared=False):
         # As for process 1 of a sandbox, what loses its parent becomes a child of this one.
         self.others = set(children(os.getpid()))
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -124,7 +139,7 @@ class Runner:
         self.channels = [Channel(ours)]
         self.number, self.kept = 0, []
         env = {**os.environ, "ISOLATOR_SECRET": "x", "LC_ALL": "C.UTF-8", **dict(env)}
-        program = ["-c", WAITING] if preloaded else []
+        program = ["-c", PREPARED] if is_prepared else ["-c", WAITING] if preloaded else []
         with theirs:
             self.process = subprocess.Popen(
                 [PYTHON, *program, str(KERNEL), str(theirs.fileno()), *preloaded],

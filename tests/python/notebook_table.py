@@ -47,6 +47,7 @@ _VARIES = [
     (re.compile(r"\x1b\[[0-9;?]*[A-Za-z]"), ""),
     (re.compile(r"\bT_[0-9a-f]{5}(?=_|\b)"), "T_UNIQUE"),
     (re.compile(r"(?s)<\?xml.*<!-- Created with matplotlib.*|<\?xml.*matplotlib.*"), "a drawing of matplotlib"),
+    (re.compile(r"(?:\bTIMES\n)+TIMES\b"), "TIMES"),
     (re.compile(r"(?m)^Repeat: .*$|^.* function calls? .*$|^.*\d+ +\d\.\d{3}.*$"), "TIMES"),
     (re.compile(r"/(?:tmp|workspace)(?=\b)(?:/[\w.+-]+)*"), "TEMPORARY"),
     (re.compile(r"\b(?:Thread|Task|Process)-\d+"), "NUMBERED"),
@@ -148,7 +149,7 @@ def of_session(answer):
     pictures = iter(answer.pictures)
     for shown in answer.shown:
         forms = {name: shown[name] for name in _FORMS.values() if name in shown}
-        found.shown.append(forms | {kind: _size(next(pictures)) for kind in _PICTURES if kind in shown["media_types"]})
+        found.shown.append(forms | {kind: _size(next(pictures, b"")) for kind in _PICTURES if kind in shown["media_types"]})
     if answer.status not in ("success", "error"):
         found.error = answer.status
     return found

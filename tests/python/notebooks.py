@@ -1,194 +1,212 @@
-"""Runs notebooks cell by cell in sessions, and compares what comes out with what is stored in them.
+"""Runs notebooks cell by cell in kernels of Jupyter and in sessions, and fails if a cell differs without a reason.
 
-What differs may be the work of other versions of the libraries. With `--jupyter PYTHON`, a Python that has `jupyter_client`,
-`ipykernel` and the libraries of the image, a kernel of Jupyter runs the same cells, and a cell that differs in the same way
-there is counted apart. Generators of random numbers begin with the same seed in both.
+A folder stands for all notebooks in it. The files in the folder of a notebook are there for its code. Outcomes are compared as those
+of the table of inputs (`notebook_table.py`). Generators of random numbers begin with the same seed in both. A cell that also
+differs between kernels of Jupyter varies, and `REASONS` has the other differences that are right. With `--command`,
+`isolator session` runs the notebook, and what it writes is compared.
 """
 
 import argparse
 import base64
-import json
+import re
 import shutil
+import subprocess
+import sys
 import tempfile
 import time
 from collections import Counter
-from contextlib import ExitStack
 from pathlib import Path
 
 import anyio
-import notebook_outputs
+import nbformat
+import notebook_table
 import sessions
+from beside_notebook import FIRST, JUPYTER
+from engine import KIND
 from jupyter import Jupyter
-from notebook_outputs import OTHER
+from notebook_table import Outcome
+from server import BINARY, configuration, environment
 from sessions import Session
 
-EQUAL, AS_JUPYTER, FAILED = "equal", "as Jupyter", "failed"
-KINDS = [EQUAL, notebook_outputs.LAYOUT, notebook_outputs.ROUNDING, notebook_outputs.PICTURE, AS_JUPYTER, OTHER, FAILED]
+SAME, VARIES, UNEXPECTED = "same", "varies from run to run in Jupyter, too", "unexpected"
 
-# So many of a cell's differences are printed.
-SHOWN_DIFFERENCES = 3
+# Why cells differ, with what their code or their differences have.
+REASONS = {
+    "a cell is compiled once, so it warns once": r"SyntaxWarning",
+    "figures are drawn by the image's own backend": r"_draw_all_if_interactive|matplotlib\.(?:use|get_backend)"
+    r"|display\.Javascript object|<Figure [^}]*svg|shown: \[\] \[\{'text': '<Figure",
+    "no user can answer a debugger": r"(?m)^%(?:debug|pdb)\b",
+    "there is no network": r"URLError|name resolution",
+    "Jupyter's own magics are in the list": r"^%(?:lsmagic|quickref)",
+    "there is no next cell to fill in, so the text is printed": r"(?m)^%load\b",
+    "the traceback keeps another frame of IPython's": r" in wrapper\\n",
+    "IPython can't read the file that ipykernel names": r"-+> [^>]*\\n {8}\w+ = ",
+    "the message says which bracket is open": r"was never closed",
+    "the message says why there are no windows": r"there are no windows here",
+    "the user of a sandbox has another name": r"sandbox sandbox",
+    "a command's standard error stays apart from its output": r"(?m)^!.*(?:\n.*)*^err: '' '.",
+    "the shell has its own class and module": r"ZMQExitAutocall|'__builtins__', '__builtin__'",
+}
+
+MEMORY_MB = 3072
+SETTINGS = {
+    "limits": {"maxMemoryMB": MEMORY_MB, "maxTimeout": "10m", "maxFiles": 2000, "maxFilesKB": 48 << 10, "maxOutputKB": 1024},
+    "languageSettings": {"python": {"memoryMB": MEMORY_MB, "cpus": 2}},
+    "pool": {"size": 1},
+    "results": {"maxFilesKB": 64 << 10},
+}
+
+# Kernels of Jupyter that show what varies, for example the order of sets.
+KERNELS = 3
+
+# What is printed of a difference.
+LONGEST = 1000
 
 
 class Notebook:
-    """A notebook, and the files that lie beside it."""
+    """A notebook, and the files in its folder."""
 
     def __init__(self, path):
         self.path = path
-        cells = json.loads(path.read_text())["cells"]
-        cells = [(_text(cell), cell["outputs"]) for cell in cells if cell["cell_type"] == "code"]
-        self.cells = [(code, outputs) for code, outputs in cells if code.strip()]
+        codes = [cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
+        codes = [code for code in codes if code.strip()]
         # Code that looks above the notebook's folder finds what is there.
-        looks_above = any("../" in code for code, _ in self.cells)
-        self.root = path.parent.parent if looks_above else path.parent
-        self.folder = path.parent.relative_to(self.root)
+        self.root = path.parent.parent if any("../" in code for code in codes) else path.parent
+        self.codes = [_first(str(path.parent.relative_to(self.root)), codes), *codes]
 
     def files(self):
-        """The files that are sent with it: all but notebooks."""
-        for file in sorted(self.root.rglob("*")):
-            if file.is_file() and file.suffix != ".ipynb":
-                content = base64.b64encode(file.read_bytes()).decode()
-                yield {"filename": str(file.relative_to(self.root)), "content": content, "encoding": "base64"}
-
-    def first(self):
-        """A cell that goes into the notebook's own folder, and seeds what draws random numbers."""
-        folder = str(self.folder)
-        lines = ["import os as _os, random as _random", f"_os.makedirs({folder!r}, exist_ok=True)", f"_os.chdir({folder!r})"]
-        lines += ["_random.seed(1)", "del _os, _random"]
-        if any("numpy" in code for code, _ in self.cells):
-            lines += ["import numpy as _numpy", "_numpy.random.seed(1)", "del _numpy"]
-        return "\n".join(lines)
+        return [file for file in sorted(self.root.rglob("*")) if file.is_file()]
 
 
-def _text(cell):
-    source = cell["source"]
-    return source if isinstance(source, str) else "".join(source)
+def _first(folder, codes):
+    """A cell that goes into the notebook's own folder, and seeds what draws random numbers."""
+    lines = ["import os as _os, random as _random", f"_os.makedirs({folder!r}, exist_ok=True)", f"_os.chdir({folder!r})"]
+    lines += ["_random.seed(1)", "del _os, _random"]
+    if any("numpy" in code for code in codes):
+        lines += ["import numpy as _numpy", "_numpy.random.seed(1)", "del _numpy"]
+    return "\n".join(lines)
 
 
-class Beside:
-    """The same notebook in a kernel of Jupyter, if there is one."""
-
-    def __init__(self, jupyter, notebook, folder):
-        self.jupyter = jupyter
-        if jupyter is not None:
-            shutil.copytree(notebook.root, folder, dirs_exist_ok=True)
-            self.kernel = jupyter.start(folder)[0]
-            jupyter.cell(self.kernel, notebook.first())
-
-    def cell(self, code, timeout):
-        if self.jupyter is None:
-            return None
-        answer = self.jupyter.answer(self.kernel, code, timeout)
-        found = notebook_outputs.of_notebook(answer["outputs"])
-        # Some errors are printed only.
-        return found._replace(error=found.error or (answer["error"] and answer["error"].rpartition(".")[2]))
-
-    def stop(self):
-        if self.jupyter is not None:
-            self.jupyter.stop(self.kernel)
-
-
-def judge(stored, answer, beside):
-    """The category of a cell, and its difference."""
-    found = notebook_outputs.of_answer(answer)
-    is_as_jupyter = beside is not None and beside.error == found.error and not _worse(beside, found)
-    if answer.status not in ("success", "error"):
-        return FAILED, [f"{answer.status}: {_line(answer.data.get('message') or str(answer))}"]
-    if found.error != stored.error or (answer.status == "error") != (stored.error is not None):
-        told = f"{found.error or 'no error'} instead of {stored.error or 'none'}: {_line(found.stderr)}"
-        return AS_JUPYTER if is_as_jupyter else FAILED, [told]
-    differences = notebook_outputs.differences(stored, found)
-    if not differences:
-        return EQUAL, []
-    worst = max((difference.kind for difference in differences), key=KINDS.index)
-    if worst == OTHER and is_as_jupyter:
-        worst = AS_JUPYTER
-    return worst, [str(difference) for difference in differences]
-
-
-def _worse(one, other):
-    return any(difference.kind == OTHER for difference in notebook_outputs.differences(one, other))
-
-
-def _line(text):
-    """The last line that says something."""
-    return next((line.strip()[:300] for line in reversed(text.splitlines()) if line.strip()), "")
-
-
-async def run(notebook, client, jupyter, options):
-    """Runs a notebook. Returns for each cell what it is counted as, and how it differs."""
+def in_jupyter(notebook, jupyter, timeout):
+    """The outcome of each cell in a kernel of Jupyter."""
     with tempfile.TemporaryDirectory() as folder:
-        beside = Beside(jupyter, notebook, folder)
-        judged = []
-        try:
-            session = await Session.open(client, files=list(notebook.files()), memory_mb=options.memory)
-            first = await session.cell(notebook.first())
-            assert first.status == "success", first
-            for code, outputs in notebook.cells:
-                expected = await anyio.to_thread.run_sync(beside.cell, code, options.timeout)
-                answer = await session.cell(code, options.timeout + sessions.ANSWERED_WITHIN_S, timeout=f"{options.timeout}s")
-                stored = notebook_outputs.of_notebook(outputs)
-                judged.append((code, *judge(stored, answer, expected)))
-                assert answer.ran, "the session has ended"
-            await session.close()
-        except Exception as error:
-            # The others are run nevertheless.
-            code = notebook.cells[len(judged)][0] if len(judged) < len(notebook.cells) else ""
-            judged.append((code, FAILED, [f"{type(error).__name__}: {str(error)[:1000]}"]))
-        finally:
-            beside.stop()
-    return judged
+        shutil.copytree(notebook.root, folder, dirs_exist_ok=True)
+        kernel = jupyter.start(folder)[0]
+        jupyter.answer(kernel, FIRST, silent=True)
+        answers = [jupyter.answer(kernel, code, timeout) for code in notebook.codes]
+        jupyter.stop(kernel)
+    return [notebook_table.of_jupyter(answer) for answer in answers]
+
+
+async def in_session(notebook, client, timeout):
+    """The outcome of each cell in a session."""
+    files = []
+    for file in notebook.files():
+        content = base64.b64encode(file.read_bytes()).decode()
+        files.append({"filename": str(file.relative_to(notebook.root)), "content": content, "encoding": "base64"})
+    session = await Session.open(client, files=files)
+    answers = []
+    for code in notebook.codes:
+        answers.append(await session.cell(code, timeout + sessions.ANSWERED_WITHIN_S, timeout=f"{timeout}s"))
+    await session.close()
+    return [notebook_table.of_session(answer) for answer in answers]
+
+
+def in_command(notebook, config, timeout):
+    """The outcome of each cell in the notebook that `isolator session` writes."""
+    cells = [nbformat.v4.new_code_cell(code) for code in notebook.codes]
+    with tempfile.TemporaryDirectory() as state:
+        path = Path(state, notebook.path.name)
+        nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata={"language_info": {"name": "python"}}), path)
+        command = [BINARY, "--engine", KIND, "--config", str(config), "session", str(path), "--out", str(path)]
+        command += ["--server", "none", "--quiet", "--keep-going", "--timeout", str(timeout)]
+        for file in notebook.files():
+            command += ["--file", f"{file.relative_to(notebook.root)}={file}"]
+        subprocess.run(command, env=environment(state), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        written = nbformat.read(path, as_version=4)
+    nbformat.validate(written)
+    return [notebook_table.of_jupyter({"outputs": cell.outputs, "payload": [], "error": _error(cell)}) for cell in written.cells]
+
+
+def _error(cell):
+    return next((output.ename for output in cell.outputs if output.output_type == "error"), None)
+
+
+def judge(code, theirs, others, ours):
+    """The kind of a cell, and how its outcomes differ."""
+    differences = notebook_table.differences(theirs, ours)
+    if not differences:
+        return SAME, []
+    if any(notebook_table.differences(theirs, other) for other in others):
+        return VARIES, differences
+    text = "\n".join([code, *differences])
+    return next((reason for reason, pattern in REASONS.items() if re.search(pattern, text)), UNEXPECTED), differences
+
+
+async def run(notebook, jupyter, timeout, ours):
+    """Runs a notebook. Returns for each cell its code, its kind, and how it differs, and how many are errors in Jupyter."""
+    theirs = await anyio.to_thread.run_sync(in_jupyter, notebook, jupyter, timeout)
+    found, others = await ours(notebook), []
+    if any(map(notebook_table.differences, theirs, found)):
+        others = [await anyio.to_thread.run_sync(in_jupyter, notebook, jupyter, timeout) for _ in range(KERNELS - 1)]
+    judged = []
+    for code, one, outcome, *again in zip(notebook.codes, theirs, found, *others, strict=True):
+        judged.append((code, *judge(code, one, again, outcome)))
+    return judged[1:], sum(outcome.error is not None for outcome in theirs)
 
 
 async def run_all(options):
-    rows, report = [], []
-    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        jupyter = stack.enter_context(Jupyter(options.jupyter)) if options.jupyter else None
-        limits = {"maxMemoryMB": options.memory, "maxTimeout": f"{options.timeout}s"}
-        async with sessions.clients(Path(folder), "stdio", 1, limits=limits) as (_, [client]):
-            assert await sessions.has_sessions(client), "this server has no sessions"
-            for path in options.notebooks:
-                notebook = Notebook(path)
+    """Runs the notebooks, and prints what they have shown. Returns whether nothing is unexpected."""
+    paths = [path for one in options.notebooks for path in (sorted(one.rglob("*.ipynb")) if one.is_dir() else [one])]
+    rows = []
+    with tempfile.TemporaryDirectory() as folder, Jupyter(JUPYTER) as jupyter:
+        async with sessions.clients(Path(folder), "stdio", 1, **SETTINGS) as (_, [client]):
+
+            async def ours(notebook):
+                if options.command:
+                    config = configuration(Path(folder), **SETTINGS)
+                    return await anyio.to_thread.run_sync(in_command, notebook, config, options.timeout)
+                return await in_session(notebook, client, options.timeout)
+
+            for path in paths:
                 began = time.monotonic()
-                judged = await run(notebook, client, jupyter, options)
-                counts = Counter(kind for _, kind, _ in judged)
-                # Cells that were not run are of no other kind.
-                counts[FAILED] += max(len(notebook.cells) - len(judged), 0)
-                rows.append((path.name, len(notebook.cells), counts))
-                tell(path, time.monotonic() - began, judged)
-                report += [{"notebook": str(path), "cell": number, "code": code, "kind": kind, "differences": differences}
-                           for number, (code, kind, differences) in enumerate(judged, 1)]
-    if options.report:
-        sessions.save(options.report, report)
+                judged, errors = await run(Notebook(path), jupyter, options.timeout, ours)
+                rows.append((path.name, Counter(kind for _, kind, _ in judged), errors))
+                tell(f"{path}, {time.monotonic() - began:.0f} s", judged, options.all)
     table(rows)
+    return not any(counts[UNEXPECTED] for _, counts, _ in rows)
 
 
-def tell(path, took, judged):
+def tell(title, judged, is_all):
     """Prints what differs in a notebook."""
-    print(f"## {path.name}, {took:.0f} s\n")
+    print(f"## {title}\n")
     for number, (code, kind, differences) in enumerate(judged, 1):
-        if kind != EQUAL:
-            print(f"cell {number}, {kind}: {code.strip().split(chr(10))[0][:100]}")
-            for difference in differences[:SHOWN_DIFFERENCES]:
-                print(f"    {difference}")
+        if kind == UNEXPECTED or is_all and kind != SAME:
+            print(f"cell {number}, {kind}: {code.strip()[:300]}")
+            for difference in differences:
+                print(f"    {difference[:LONGEST]}")
     print(flush=True)
 
 
 def table(rows):
-    print("| notebook | cells | " + " | ".join(KINDS) + " |")
-    print("|---|" + "---|" * (1 + len(KINDS)))
-    total = sum((counts for _, _, counts in rows), Counter())
-    for name, cells, counts in [*rows, ("all", sum(cells for _, cells, _ in rows), total)]:
-        print(f"| {name} | {cells} | " + " | ".join(str(counts[kind]) for kind in KINDS) + " |")
+    kinds = [SAME, VARIES, *REASONS, UNEXPECTED]
+    total = sum((counts for _, counts, _ in rows), Counter())
+    print("| notebook | cells | errors in Jupyter | same | varies | with a reason | unexpected |\n|---|---|---|---|---|---|---|")
+    for name, counts, errors in [*rows, (f"all {len(rows)}", total, sum(errors for *_, errors in rows))]:
+        reasons = sum(counts[reason] for reason in REASONS)
+        print(f"| {name} | {counts.total()} | {errors} | {counts[SAME]} | {counts[VARIES]} | {reasons} | {counts[UNEXPECTED]} |")
+    print("\n| cells | number |\n|---|---|")
+    for kind in kinds:
+        print(f"| {kind} | {total[kind]} |")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("notebooks", nargs="+", type=Path)
-    parser.add_argument("--jupyter", type=Path, metavar="PYTHON", help="a Python with Jupyter's kernel, to compare with")
+    parser.add_argument("notebooks", nargs="+", type=Path, help="notebooks, and folders with some")
     parser.add_argument("--timeout", type=int, default=120, help="seconds for a cell")
-    parser.add_argument("--memory", type=int, default=2048, help="MiB for a session")
-    parser.add_argument("--report", type=Path, help="write every cell with all of its differences into this file, as JSON")
-    anyio.run(run_all, parser.parse_args())
+    parser.add_argument("--command", action="store_true", help="run them with `isolator session`")
+    parser.add_argument("--all", action="store_true", help="print every difference")
+    sys.exit(not anyio.run(run_all, parser.parse_args()))
 
 
 if __name__ == "__main__":

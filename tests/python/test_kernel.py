@@ -40,6 +40,18 @@ def test_last_values_have_names(runner):
     assert cell.out == "mine 7\n"
 
 
+def test_the_texts_of_cells_are_bounded(runner):
+    runner.run("def f():\n    return 1 / 0")
+    # Each text is kept as it came and as Python.
+    for _ in range(5):
+        ended(runner.run("# some line\n" * 200_000 + "1;"))
+    kept = "[n for n, t in enumerate(In) if t], [n for n in _ih if n.startswith('# some')] == In[4:7], [n for n in range(1, 8) if f'_i{n}' in globals()]"
+    assert ended(runner.run(kept)).text == "([4, 5, 6, 7], True, [4, 5, 6, 7])"
+    assert runner.run("f()").error == "ZeroDivisionError: division by zero"
+    import_lines = "import linecache\nsum(len(entry[2]) for name, entry in linecache.cache.items() if 'ipython-input' in name) < 1_000_000"
+    assert ended(runner.run(import_lines)).text == "True"
+
+
 def test_a_future_holds_for_later_cells(runner):
     runner.run("from __future__ import annotations")
     assert runner.run("def f(a: unknown): ...\nf.__annotations__").text == "{'a': 'unknown'}"
@@ -111,17 +123,19 @@ def test_exits_leave_the_session(runner):
         ("sys.exit(True)", 1, "SystemExit: 1", ""),
         ("quit('bye')", 1, "SystemExit: bye", "bye\n"),
         ("sys.exit(1 << 40)", -1, "SystemExit: -1", ""),
+        ("class Odd(int):\n    __int__ = __bool__ = __index__ = None\nraise SystemExit(Odd(3))", 3, "SystemExit: 3", ""),
         ("import asyncio\nawait asyncio.sleep(0)\nsys.exit(4)", 4, "SystemExit: 4", ""),
     ]:
         cell = runner.run(f"x += 1\n{code}")
         assert (cell.how, cell.code, cell.error, cell.err) == ("exited", exit_code, error, err)
-    assert runner.run("x").text == "9"
+    assert runner.run("x").text == "10"
 
 
 def test_input_is_at_its_end(runner):
-    for code in ["input()", "import getpass, warnings\nwarnings.simplefilter('ignore')\ngetpass.getpass()", "exit()", "input()"]:
+    for code in ["input()", "import getpass\ngetpass.getpass('Password: ', stream=None)", "exit()", "from getpass import getpass\ngetpass()"]:
         cell = runner.run(code)
-        assert cell.error in ("EOFError: EOF when reading a line", "EOFError", "SystemExit")
+        assert cell.error in ("EOFError: EOF when reading a line", "SystemExit")
+        assert "Warning" not in cell.err and cell.out == ""
 
 
 # Checkpoints.
@@ -325,6 +339,13 @@ def test_an_interrupt_ends_the_cell(runner, tmp_path, code, checkpoint):
     assert "Cell In[2]" in cell.err and "session/" not in cell.err and "run_forever" not in cell.err
     assert cell.err.rstrip().endswith("KeyboardInterrupt")
     assert ended(runner.run("x")).text == "2"
+
+
+def test_an_interrupted_script_is_an_interrupt(runner, tmp_path):
+    finish = runner.start("%%bash\ntouch began\nexec sleep 60")
+    wait_for(tmp_path / "began")
+    runner.interrupt()
+    assert finish().error == "KeyboardInterrupt"
 
 
 @pytest.mark.parametrize("code", ["%run nap.py", "get_ipython().run_cell(nap)", "get_ipython().run_cell_magic('capture', '', nap)"])

@@ -335,6 +335,22 @@ def test_an_interrupt_ends_the_cell_and_not_the_tasks(runner, tmp_path, name):
     assert "tick" in ended(runner.run("await asyncio.sleep(0.02)")).out
 
 
+def test_a_handler_that_fails_ends_what_is_awaited_and_not_the_loop(runner):
+    handler = "import asyncio, signal\ndef late(*_): raise TimeoutError('late')\nsignal.signal(signal.SIGALRM, late)\n"
+    ended(runner.run(handler + "kept = asyncio.create_task(asyncio.sleep(0.3, 5))"))
+    cell = runner.run("signal.setitimer(signal.ITIMER_REAL, 0.05)\nawait asyncio.sleep(60)")
+    assert (cell.error, "run_forever" in cell.err) == ("TimeoutError: late", False)
+    # Between two cells, too.
+    ended(runner.run("signal.setitimer(signal.ITIMER_REAL, 0.05);"))
+    assert "TimeoutError: late" in background(runner, "late", 1)
+    assert ended(runner.run("await kept")).text == "5"
+
+
+def test_a_cell_in_a_cell_takes_nothing_of_the_loop(runner):
+    code = "import asyncio\ndef f():\n    get_ipython().run_cell('1')\n    return asyncio.create_task(asyncio.sleep(0, 5))\nawait f()"
+    assert ended(runner.run(code)).text == "5"
+
+
 def test_a_cell_can_handle_an_interrupt(runner, tmp_path):
     code = "import asyncio\ntry:\n    open('began', 'w').close()\n    await asyncio.sleep(60)\nexcept KeyboardInterrupt:\n"
     finish = runner.start(code + "    await asyncio.sleep(0.01)\n    print('handled')\nawait asyncio.sleep(0, 5)")
@@ -343,6 +359,18 @@ def test_a_cell_can_handle_an_interrupt(runner, tmp_path):
     runner.interrupt()
     cell = ended(finish())
     assert (cell.out, cell.text) == ("handled\n", "5")
+
+
+def test_no_interrupt_is_lost_while_objects_are_removed(runner, tmp_path):
+    """Python ignores an exception that comes there."""
+    ended(runner.run("import asyncio"))
+    for _ in range(20):
+        code = "while True:\n    for _ in range(200): asyncio.create_task(asyncio.sleep(0))\n    await asyncio.sleep(0)"
+        finish = runner.start("open('began', 'w').close()\n" + code)
+        wait_for(tmp_path / "began")
+        (tmp_path / "began").unlink()
+        runner.interrupt()
+        assert finish().how == "interrupted"
 
 
 def test_many_interrupts_lose_no_step_of_a_task(runner, tmp_path):

@@ -41,6 +41,14 @@ BROKEN = {
         "",
     ),
     "traces": ("import sys, threading\nsys.settrace(lambda *_: 1 / 0)\nsys.setprofile(lambda *_: 1 / 0)", "ZeroDivisionError"),
+    "a part of the shell": ("get_ipython().display_formatter = None", "a cell has removed get_ipython().display_formatter"),
+    "tracebacks": ("get_ipython().showtraceback = None", ""),
+    "events": ("get_ipython().events.register('post_run_cell', lambda result: 1 / 0)", "post_run_cell"),
+    "values": ("_oh = In = _ih = 5", ""),
+    "ends of the interpreter": ("import atexit\natexit.register(print, 'end')\natexit._run_exitfuncs()", ""),
+    "streams": ("import sys\nclass Stream:\n    def __getattr__(self, name): raise MemoryError\nsys.stdout = sys.stderr = Stream()", ""),
+    "factory of tasks": ("import asyncio\nasyncio.get_running_loop().set_task_factory(lambda *_, **more: None)", ""),
+    "finders": ("import sys\nsys.meta_path = sys.path_hooks = sys.path_importer_cache = None", ""),
     "depth": ("import sys\nsys.setrecursionlimit(60)", ""),
 }
 

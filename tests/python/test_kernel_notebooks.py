@@ -148,3 +148,30 @@ def test_captured_cells_show_nothing(runner):
 def test_variables_of_the_environment_reach_commands(runner):
     assert ended(runner.run("%env EXAMPLE=5\n!echo $EXAMPLE")).out == "env: EXAMPLE=5\n5\n"
     assert "EXAMPLE" not in os.environ
+
+
+def test_a_program_that_fails_makes_its_cell_fail_at_the_end(runner, tmp_path):
+    (tmp_path / "fails.py").write_text("1 / 0")
+    (tmp_path / "leaves.py").write_text("import sys\nsys.exit(3)")
+    for code in ["%run fails.py", "%run -m fails", "%%capture\n1 / 0", "if True:\n    %run fails.py"]:
+        cell = runner.run(f"{code}\nprint('went on')")
+        assert (cell.how, cell.error) == ("failed", "ZeroDivisionError: division by zero"), code
+        assert cell.err.count("\nZeroDivisionError: division by zero\n") == 1
+        assert cell.out == ("" if "capture" in code else "went on\n")
+    assert (cell := runner.run("%run leaves.py")).code == 3 and cell.how == "exited"
+    # What only shows an error is a success.
+    for code in ["%tb", "%run -e leaves.py", "try:\n    1 / 0\nexcept Exception:\n    get_ipython().showtraceback()", "get_ipython().run_cell('1 / 0')"]:
+        assert runner.run(code).how == "ended", code
+
+
+def test_a_function_of_the_client_chooses_what_an_error_shows(runner):
+    hide = "ip = get_ipython()\ndef short(*_, **more):\n    import sys\n    kind, error, _ = sys.exc_info()\n"
+    ended(runner.run(hide + "    return ip._showtraceback(kind, error, ip.InteractiveTB.get_exception_only(kind, error))\nip.showtraceback = short"))
+    cell = runner.run("def f():\n    return 1 / 0\nf()")
+    assert (cell.how, cell.err, cell.out) == ("failed", "ZeroDivisionError: division by zero\n", "")
+
+
+@pytest.mark.parametrize("code", ["breakpoint()", "import pdb\npdb.set_trace()"])
+def test_a_debugger_is_not_waited_for(runner, code):
+    cell = ended(runner.run(f"{code}\nprint('went on')"))
+    assert (cell.out, cell.err.startswith("No user can answer a debugger here.")) == ("went on\n", True)

@@ -11,7 +11,7 @@ BROKEN = {
 }
 
 
-def without(tmp_path, package, core):
+def without(tmp_path, package, core, **options):
     """A runner whose Python finds another package instead of IPython."""
     folder = tmp_path / "site/IPython/core"
     folder.mkdir(parents=True)
@@ -19,7 +19,7 @@ def without(tmp_path, package, core):
     (folder / "__init__.py").write_text("")
     (folder / "interactiveshell.py").write_text(core)
     (tmp_path / "work").mkdir()
-    return Runner(tmp_path / "work", {"PYTHONPATH": str(tmp_path / "site")})
+    return Runner(tmp_path / "work", {"PYTHONPATH": str(tmp_path / "site")}, **options)
 
 
 @pytest.fixture(params=BROKEN)

@@ -216,7 +216,7 @@ def site(tmp_path):
 
 
 def test_figures_are_shown_and_closed_at_the_end_of_a_cell(runner, site):
-    runner.run("import sys\nsys.path.append('site')\nfrom matplotlib._pylab_helpers import *")
+    runner.run("import sys\nsys.path.insert(0, 'site')\nfrom matplotlib._pylab_helpers import *")
     for end, how in [("", "ended"), ("\n1 / 0", "failed"), ("\nexit()", "exited")]:
         cell = runner.run(f"Manager(2, b'two')\nManager(1, b'one')\nManager(3, None){end}", checkpoint=True)
         assert cell.how == how
@@ -240,7 +240,7 @@ def test_figures_of_our_image_show_themselves(site):
 
 
 def test_a_figure_that_fails_comes_once_and_hides_no_error(runner, site):
-    code = "import sys\nsys.path.append('site')\nfrom matplotlib._pylab_helpers import *\nManager(1, 5)\nManager(2, b'two')"
+    code = "import sys\nsys.path.insert(0, 'site')\nfrom matplotlib._pylab_helpers import *\nManager(1, 5)\nManager(2, b'two')"
     cell = runner.run(code)
     assert ended(cell).err.count("TypeError: 5 is no name\n") == 1
     assert [forms["image/png"] for forms in cell.shown] == [b"two"]
@@ -260,12 +260,12 @@ COLUMNS = "import pandas\npandas.options['display.max_columns']"
 def test_tables_of_pandas_are_as_wide_as_in_notebooks(runner, site):
     folder, env = site
     (folder / "site/pandas.py").write_text(PANDAS)
-    ended(runner.run("import sys, importlib.util\nsys.path.append('site')"))
+    ended(runner.run("import sys, importlib.util\nsys.path.insert(0, 'site')"))
     # Code that only asks for it has not imported it.
     assert runner.run("importlib.util.find_spec('pandas').name, 'pandas' in sys.modules").text == "('pandas', False)"
     finders = int(runner.run("len(sys.meta_path)").text)
     assert ended(runner.run(COLUMNS)).text == "20"
-    assert runner.run("len(sys.meta_path), vars(pandas.__loader__).keys() & {'exec_module'}").text == f"({finders - 1}, set())"
+    assert runner.run("len(sys.meta_path), vars(pandas.__loader__).keys() & {'exec_module'}").text == f"({finders}, set())"
     runner.run("pandas.set_option('display.max_columns', 7)", checkpoint=True)
     assert runner.run(COLUMNS, checkpoint=True).text == "7"
     for preloaded in [["pandas"], ["sys"]]:
@@ -363,12 +363,3 @@ def test_files_of_the_workspace_do_not_stand_in_for_what_the_kernel_needs(runner
     assert "ZeroDivisionError" in runner.run("1 / 0").err
     assert ended(runner.run("!echo hi")).out == "hi\n"
     assert ended(runner.run("async def f(): return 5\nawait f()")).text == "5"
-
-
-@pytest.mark.parametrize("code", ["%time 1", "%timeit -n1 -r1 1", "%run program.py", "%%capture\n1", "%%bash\necho 1", "len?", "%lsmagic"])
-def test_no_file_of_the_workspace_replaces_what_magics_import(runner, tmp_path, code):
-    for name in ["shutil", "platform", "timeit", "html", "resource"]:
-        (tmp_path / f"{name}.py").write_text(f"open('{name}.ran', 'w').close()\nraise ImportError")
-    (tmp_path / "program.py").write_text("print('ran')")
-    cell = ended(runner.run(code))
-    assert (cell.err, [*tmp_path.glob("*.ran")]) == ("", [])

@@ -51,14 +51,15 @@ def test_a_notebook_is_written_with_its_outputs(tmp_path):
     raw = {"cell_type": "raw", "source": "r", "metadata": {"format": "text/x"}}
     streams = "import sys\nprint('a'); sys.stdout.flush(); print('b', file=sys.stderr); sys.stderr.flush(); print('c')"
     shown = ["from IPython.display import display, JSON\n", "display(JSON({'a': [1]}))\n", PICTURE, "Picture()"]
+    listed = code("[{'a': 1}]")
     old = code("open('data.txt').read()", outputs=[{"output_type": "stream", "name": "stdout", "text": "old"}])
-    source = notebook(prose, code(streams), raw, code(" "), code(shown, metadata={"tags": ["t"]}), old, own={"x": None})
+    source = notebook(prose, code(streams), raw, code(" "), code(shown, metadata={"tags": ["t"]}), old, listed, own={"x": None})
     write(tmp_path / "data.txt", "here")
     path = write(tmp_path / "in.ipynb", source)
     finished = run(tmp_path, path, "--out", "out.ipynb", "--file", "data.txt")
     assert finished.returncode == 0, finished
     assert finished.stdout.startswith("a\nc\n") and "'here'" in finished.stdout, finished
-    assert "isolator: cell 1 of 3\nb\n" in finished.stderr and "cell 3 of 3" in finished.stderr, finished
+    assert "isolator: cell 1 of 4\nb\n" in finished.stderr and "cell 4 of 4" in finished.stderr, finished
     assert json.loads(path.read_text()) == source
     written = executed(tmp_path / "out.ipynb")
     assert (written["nbformat_minor"], written["metadata"]) == (4, source["metadata"])
@@ -74,6 +75,7 @@ def test_a_notebook_is_written_with_its_outputs(tmp_path):
     assert (picture["output_type"], picture["execution_count"]) == ("execute_result", 2)
     assert picture["data"]["image/png"].strip() == ONE_PIXEL
     assert [output["data"]["text/plain"] for output in cells[2]["outputs"]] == ["'here'"]
+    assert written["cells"][6]["outputs"][0]["data"] == {"text/plain": "[{'a': 1}]"}
 
 
 def test_a_cell_that_fails_ends_the_run_and_is_an_error_in_the_notebook(tmp_path):

@@ -41,6 +41,7 @@ async def test_a_replaced_image_is_used_from_then_on(tmp_path, images):
         await is_filled(server)
         assert await of_pool(server) == {"digest": first, "outdated": 0}
         await succeeds(server, MARKED, expected="first\n")
+        assert await in_sessions(server) == {"first\n"}
         launchers = makers(server.pid)
 
         async with running(server, f"import time; time.sleep(10); {MARKED}") as results:
@@ -51,12 +52,25 @@ async def test_a_replaced_image_is_used_from_then_on(tmp_path, images):
             assert receipt(result)["image"] == second
             assert receipt(result)["start"] in ("hot", "warm")
             assert await of_pool(server) == {"digest": second, "former_digest": first, "outdated": 0}
+            assert await in_sessions(server) == {"second\n"}
         assert results[0].structured_content["stdout"] == "runs\nfirst\n", results[0].content
 
         # What made its sandboxes has an end, too.
         await until(lambda: not launchers & makers(server.pid), REPLACED_WITHIN_S, "the end of the launchers")
         said = server.log.read_text()
         assert said.count("the image was replaced") == 1 and first in said and second in said, said
+
+
+async def in_sessions(server):
+    """What cells of a few sessions print. The kernels of the first ones come from no template, if the engine has templates."""
+    printed = set()
+    for _ in range(4):
+        opened = await server.client.call_tool("open_session", {"language": "python"})
+        session = {"session": opened.structured_content["session"]}
+        cell = await server.client.call_tool("execute_code", {**session, "entrypoint_code": MARKED})
+        printed.add(cell.structured_content["stdout"])
+        await server.client.call_tool("close_session", session)
+    return printed
 
 
 async def of_pool(server):

@@ -23,8 +23,8 @@ struct Scripted {
     misplaced: AtomicUsize,
     /// Requests for sets, each of which gets a new one with "new".
     found: AtomicUsize,
-    /// How often it heard of refused requests, and of how many.
-    told: Mutex<Vec<u64>>,
+    /// The numbers of refused requests that were reported.
+    reported: Mutex<Vec<u64>>,
 }
 
 /// Counts a request that waits until this is dropped.
@@ -62,7 +62,7 @@ impl Installer for Scripted {
     }
 
     fn refused_unread(&self, requests: u64) {
-        self.told.lock().unwrap().push(requests);
+        self.reported.lock().unwrap().push(requests);
     }
 
     fn not_placed(&self) {
@@ -82,7 +82,7 @@ fn scripted(interpreter: Interpreter) -> Arc<Scripted> {
         waiting: AtomicUsize::new(0),
         misplaced: AtomicUsize::new(0),
         found: AtomicUsize::new(0),
-        told: Mutex::default(),
+        reported: Mutex::default(),
     })
 }
 
@@ -123,7 +123,11 @@ async fn a_sandbox_with_eight_sets_gets_no_other_and_none_is_looked_for() {
     assert_eq!(said.matches("as often as it can be").count(), 4, "{said}");
     assert_eq!(installer.found.load(Ordering::Relaxed), 8);
     settle().await;
-    assert_eq!(*installer.told.lock().unwrap(), [1, 3], "the first at once, the others at the end");
+    assert_eq!(
+        *installer.reported.lock().unwrap(),
+        [1, 3],
+        "the first at once, the others at the end"
+    );
     // The next sandbox has as much room as the first.
     assert_eq!(printed(&world, &asking(&installer, &["new"])).await, "given /sets/abc\n");
     world.end().await;
@@ -189,7 +193,7 @@ async fn a_sandbox_that_asks_too_often_is_refused_for_a_while() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn refused_requests_are_told_of_once_a_minute() {
+async fn refused_requests_are_reported_once_a_minute() {
     let world = World::full(Setup::default()).await;
     let installer = scripted(Interpreter::Python);
     let batch = [" "; 40];
@@ -197,7 +201,7 @@ async fn refused_requests_are_told_of_once_a_minute() {
     let long = Duration::from_secs(10 * 60);
     printed(&world, &RunRequest { timeout: long, ..asking(&installer, &asked) }).await;
     settle().await;
-    assert_eq!(*installer.told.lock().unwrap(), [1, 8, 7], "the last ones at the end");
+    assert_eq!(*installer.reported.lock().unwrap(), [1, 8, 7], "the last ones at the end");
     world.end().await;
 }
 
@@ -210,5 +214,8 @@ async fn a_runner_with_more_requests_than_it_may_have_breaks_the_protocol() {
     }
     tokio::time::sleep(ms(10)).await;
     assert_eq!(installer.waiting.load(Ordering::Relaxed), 0);
+    // Refusals wait for a runner that does not read them.
+    let refused = RunRequest { installer: None, ..asking(&installer, &["no"; 5000]) };
+    assert!(world.run(&refused).await.is_err());
     world.end().await;
 }

@@ -26,7 +26,7 @@ impl Session<'_> {
                     let reason = format!("the packages can't be placed: {}", failed.message);
                     answer = refused("failed", &reason);
                     // The server takes it for placed otherwise.
-                    install::send(&mut self.to_server, Kind::InstallEnded, number, b"!")?;
+                    install::send(self.to_server, Kind::InstallEnded, number, b"!")?;
                 }
             }
         }

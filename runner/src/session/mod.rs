@@ -119,10 +119,12 @@ pub(crate) fn serve(
     }
     let (opened, spares) = session.open(kernel, preloads, forks)?;
     session.to_server.send(Kind::Opened, &opened)?;
-    // To take their memory apart takes as long as opening the session.
-    spares.into_iter().for_each(Parked::end);
     session.counted = cgroup::Counters::read();
-    let served = session.rest().and_then(|()| session.serve());
+    let served = session.rest().and_then(|()| {
+        // They were killed. To take their memory apart takes longer than a checkpoint, which was made meanwhile.
+        spares.into_iter().for_each(Parked::end);
+        session.serve()
+    });
     processes::kill_everything();
     Ok(served?)
 }

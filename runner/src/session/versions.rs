@@ -281,20 +281,16 @@ impl Versions {
 
     /// Looks at the workspace, and `copies` what has changed. Returns that, with what it was at the last look.
     fn look(&mut self, copies: bool, closed: Closed) -> Vec<(PathBuf, Option<Entry>)> {
-        let look = Look::at(&self.workdir, closed);
+        let mut look = Look::at(&self.workdir, closed);
         let until = Instant::now() + MAX_COPY_TIME;
         let was_complete = std::mem::replace(&mut self.is_complete, look.is_complete);
-        let were_hidden = std::mem::replace(&mut self.hidden, look.hidden);
         let mut changed = Vec::new();
-        if look.is_complete {
-            let gone: Vec<_> =
-                self.now.keys().filter(|path| !look.found.contains_key(*path)).cloned().collect();
-            let gone = gone.into_iter().filter(|path| !is_below(&self.hidden, path));
-            for path in gone.collect::<Vec<_>>() {
-                let entry = self.now.remove(&path);
-                changed.push((path, entry));
-            }
-        } else if self.now.len() > MAX_ENTRIES {
+        for path in look.gone(&self.workdir, self.now.keys()) {
+            let entry = self.now.remove(&path);
+            changed.push((path, entry));
+        }
+        let were_hidden = std::mem::replace(&mut self.hidden, look.hidden);
+        if self.now.len() > MAX_ENTRIES {
             // What is not seen now may be there, or not.
             self.now.retain(|path, _| look.found.contains_key(path));
         }

@@ -53,7 +53,8 @@ pub const MAX_SHOWN: u32 = 500;
 /// Longest media type of a form, in bytes.
 pub const MAX_MEDIA_TYPE: usize = 200;
 
-/// The beginning of media types that only programs are shown: `error`, `table` and `chart` follow, as JSON.
+/// The beginning of media types that only programs are shown: `error`, `table`, `chart` and `json` (a list or
+/// dictionary) follow, as JSON.
 pub const FOR_PROGRAMS: &str = "application/vnd.isolator.";
 
 /// Longest text before the cursor for which names are asked, in bytes.

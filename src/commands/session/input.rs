@@ -17,8 +17,8 @@ pub(super) fn goes_on(text: &str, interpreter: Option<Interpreter>) -> bool {
     let is_last_line_empty = text.rsplit_once('\n').is_some_and(|(_, last)| last.trim().is_empty());
     match interpreter {
         Some(Interpreter::Python) => {
-            let Scanned { is_open, has_block } = python(text);
-            is_open || (has_block && !is_last_line_empty)
+            let Scanned { is_open, has_block, ends_outside } = python(text);
+            is_open || (has_block && !ends_outside && !is_last_line_empty)
         }
         Some(Interpreter::Node) => javascript(text),
         None => javascript(text) || !is_last_line_empty,
@@ -33,10 +33,19 @@ struct Scanned {
     /// It has a line that only makes sense with others: one that ends with a colon or is indented, a decorator, or a magic of a
     /// whole cell.
     has_block: bool,
+    /// Its last line is not indented and opens no block. Lines that are pasted can end so.
+    ends_outside: bool,
 }
 
+/// Words that begin a block or go on with one.
+const OF_BLOCKS: [&str; 14] = [
+    "async", "case", "class", "def", "elif", "else", "except", "finally", "for", "if", "match",
+    "try", "while", "with",
+];
+
 fn python(text: &str) -> Scanned {
-    let mut scanned = Scanned { has_block: text.starts_with("%%"), is_open: false };
+    let is_magic = text.starts_with("%%");
+    let mut scanned = Scanned { has_block: is_magic, ..Scanned::default() };
     let mut depth = 0_usize;
     let mut chars = text.chars().peekable();
     let mut is_line_start = true;
@@ -44,9 +53,20 @@ fn python(text: &str) -> Scanned {
     while let Some(character) = chars.next() {
         if std::mem::take(&mut is_line_start) && !character.is_ascii_whitespace() {
             scanned.has_block |= character == '@';
+            let word: String = [character]
+                .into_iter()
+                .chain(chars.clone())
+                .take_while(|it| it.is_alphanumeric() || *it == '_')
+                .collect();
+            // A comment belongs to what is before it.
+            if character != '#' {
+                scanned.ends_outside =
+                    !is_magic && character != '@' && !OF_BLOCKS.contains(&word.as_str());
+            }
         } else if last == '\n' && matches!(character, ' ' | '\t') {
             let is_blank = rest_of_line_is_blank(&chars);
             scanned.has_block |= depth == 0 && !is_blank;
+            scanned.ends_outside &= depth > 0 || is_blank;
         }
         match character {
             '#' => {
@@ -85,7 +105,9 @@ fn python(text: &str) -> Scanned {
             last = character;
         }
     }
-    scanned.has_block |= depth == 0 && last == ':';
+    let opens_block = depth == 0 && last == ':';
+    scanned.has_block |= opens_block;
+    scanned.ends_outside &= !opens_block;
     scanned.is_open = depth > 0;
     scanned
 }
@@ -313,6 +335,10 @@ mod tests {
             "if x:\n    f(\n\n",
             "%%bash\nls",
             "class A:\n    '''text\n\n",
+            "if x:\n    y\nelse:",
+            "if x:\n    f(\n)",
+            "if x:\n    y\n# a",
+            "%%bash\nif\nls",
         ] {
             assert!(goes_on(text, Some(Interpreter::Python)), "{text:?}");
         }
@@ -339,6 +365,8 @@ mod tests {
             "x = 'a",
             "x = )",
             "a\n  # a comment\nb",
+            "def f():\n    return 1\n\nf()",
+            "if x:\n    y\nz = [\n    1]",
             ":run a(",
             "!echo (",
             "%%bash\nls\n",

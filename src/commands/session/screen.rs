@@ -24,7 +24,7 @@ impl Screen {
     pub(super) fn new() -> Self {
         Self {
             stdout: ProgramOutput::to(Stream::Stdout),
-            stderr: ProgramOutput::to(Stream::Stderr).in_red(),
+            stderr: ProgramOutput::to(Stream::Stderr).of_errors(),
         }
     }
 

@@ -154,6 +154,16 @@ pub(super) fn divided(thing: &Shown) -> (Option<&[u8]>, Vec<&Form>) {
     (plain.first().map(|(_, Bytes(content))| content.as_slice()), others)
 }
 
+/// The form for which there is a line besides the text: a picture, or a page whose text says nothing of it. Tables have a page, too,
+/// and their text is enough.
+pub(super) fn besides_text<'a>(plain: Option<&[u8]>, others: &[&'a Form]) -> Option<&'a Form> {
+    let picture = others.iter().find(|(kind, _)| kind.starts_with("image/"));
+    let says_nothing =
+        |text: &[u8]| text.starts_with(b"<") && text.trim_ascii_end().ends_with(b">");
+    let is_needed = plain.is_none_or(says_nothing);
+    picture.or(others.first().filter(|_| is_needed)).copied()
+}
+
 /// A description of a form for people. Its media type is the program's choice.
 pub(super) fn describe((media_type, Bytes(content)): &Form) -> String {
     let kind = match media_type.split_once('/') {
@@ -210,6 +220,19 @@ mod tests {
         assert!(gallery.held <= MAX_HELD);
         let gone = gallery.save(1, None).unwrap_err().to_string();
         assert!(gone.contains("is not held anymore"), "{gone}");
+    }
+
+    #[test]
+    fn only_a_picture_or_a_page_without_text_has_a_line() {
+        let (picture, page) = (form("image/png", "P"), form("text/html", "<b>"));
+        let of = |plain: Option<&str>, others: &[&Form]| {
+            besides_text(plain.map(str::as_bytes), others).map(|(kind, _)| kind.clone())
+        };
+        assert_eq!(of(Some("<Figure>"), &[&page, &picture]).as_deref(), Some("image/png"));
+        assert_eq!(of(Some("   a\n0  1"), &[&page]), None);
+        assert_eq!(of(Some("<HTML object>\n"), &[&page]).as_deref(), Some("text/html"));
+        assert_eq!(of(None, &[&page]).as_deref(), Some("text/html"));
+        assert_eq!(of(Some("x"), &[]), None);
     }
 
     #[test]

@@ -6,6 +6,7 @@ mod choice;
 mod crashes;
 mod devices;
 mod hostile_images;
+mod kernels;
 mod promises;
 mod rootless;
 mod templates;

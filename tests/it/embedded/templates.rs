@@ -14,11 +14,11 @@ use serde_json::{Value, json};
 /// Forks whose random numbers are compared.
 const FORKS: usize = 100;
 
-fn python(code: &str) -> Value {
+pub(super) fn python(code: &str) -> Value {
     json!({ "language": "python", "entrypoint_code": code })
 }
 
-fn templates(server: &Server) -> Vec<Process> {
+pub(super) fn templates(server: &Server) -> Vec<Process> {
     let launchers = launchers(server.process()).into_iter();
     let children = launchers.flat_map(|launcher| launcher.inner.children());
     // Those that make one are in its group, too.
@@ -34,7 +34,7 @@ fn modules(template: Process) -> Option<String> {
     variables.find_map(|variable| variable.strip_prefix("ISOLATOR_PRELOAD=0:")).map(str::to_owned)
 }
 
-async fn with_templates() -> Server {
+pub(super) async fn with_templates() -> Server {
     let server = start(json!({ "pool": { "size": 4, "hot": 0 } })).await;
     eventually("a template with modules", async || templates(&server).len() > 1).await;
     server.wait_until_ready().await;

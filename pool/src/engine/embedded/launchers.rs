@@ -16,8 +16,24 @@ use super::{EmbeddedEngine, refused};
 use crate::engine::{Call, EngineError};
 use crate::lock::lock;
 
-/// Maximum number of launchers for the same images. Each makes one sandbox at a time, which keeps one core busy.
-const LAUNCHERS: usize = 2;
+/// Number of launchers for the same images that are started as soon as the others have something to do, and the maximum number. Each
+/// launcher makes one sandbox at a time.
+const FIRST_LAUNCHERS: usize = 2;
+const MAX_LAUNCHERS: usize = 16;
+
+/// Maximum number of launchers for the same images on a machine with this number of cores. Making a sandbox takes less than half of the
+/// CPU time of a call with a short program.
+pub(super) fn max_launchers(cores: usize) -> usize {
+    cores.div_ceil(2).clamp(FIRST_LAUNCHERS, MAX_LAUNCHERS)
+}
+
+/// Whether there are enough launchers, if the least busy one of these has this number of requests. A further one has templates of its
+/// own, so it is only started if requests queue.
+fn are_enough(launchers: usize, least_waiting: usize, max: usize) -> bool {
+    let is_free = least_waiting == 0;
+    let is_queue = least_waiting > 1;
+    is_free || launchers >= max || (launchers >= FIRST_LAUNCHERS && !is_queue)
+}
 
 /// After this time the processes of a sandbox that is being made are killed: one of them was stopped, and its launcher waits
 /// for it. Making one takes 5 ms, and some seconds on an overloaded machine.
@@ -56,7 +72,7 @@ impl MountedFolders {
 }
 
 impl EmbeddedEngine {
-    /// The launcher with the fewest requests. Starts one if there is none, or if all have something to do.
+    /// The launcher with the fewest requests. Starts one if there are too few.
     pub(super) async fn launcher(
         &self,
         images: ServedImages,
@@ -78,7 +94,7 @@ impl EmbeddedEngine {
         let fit = || launchers.iter().filter(is_fit).map(|running| &running.client);
         let least = fit().min_by_key(|launcher| launcher.waiting());
         if let Some(least) = least
-            && (least.waiting() == 0 || fit().count() >= LAUNCHERS)
+            && are_enough(fit().count(), least.waiting(), self.max_launchers)
         {
             return Ok(Arc::clone(least));
         }
@@ -161,5 +177,17 @@ impl EmbeddedEngine {
             killed.map_err(io::Error::other).flatten().map_err(CreateError::NotKilled)?;
         }
         made.await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_is_a_launcher_for_two_cores_and_a_third_one_only_if_requests_queue() {
+        assert_eq!([1, 2, 4, 5, 16, 256].map(max_launchers), [2, 2, 2, 3, 8, 16]);
+        assert!(are_enough(1, 0, 2) && !are_enough(1, 1, 2) && are_enough(2, 9, 2));
+        assert!(are_enough(2, 1, 8) && !are_enough(2, 2, 8) && are_enough(8, 9, 8));
     }
 }

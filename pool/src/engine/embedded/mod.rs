@@ -33,6 +33,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, Weak};
+use std::thread;
 
 use async_trait::async_trait;
 use tokio_util::task::TaskTracker;
@@ -41,7 +42,7 @@ pub use self::build::ImageBuild;
 use self::cgroups::Cgroup;
 use self::host::{Host, HostError};
 use self::labels::{TEMPLATES, instance_of, labels_of};
-use self::launchers::{RunningLauncher, ServedImages};
+use self::launchers::{RunningLauncher, ServedImages, max_launchers};
 use self::layout::IMAGES;
 use self::live::Live;
 use self::plan::Users;
@@ -87,6 +88,7 @@ pub struct EmbeddedEngine {
     host: Result<Host, Arc<HostError>>,
     store: Store,
     launchers: tokio::sync::Mutex<Vec<RunningLauncher>>,
+    max_launchers: usize,
     sandboxes: Mutex<HashMap<SandboxName, Live>>,
     /// Images that sandboxes use, by digest.
     held: Mutex<HashMap<String, Weak<Held>>>,
@@ -105,6 +107,7 @@ impl EmbeddedEngine {
             store: Store::new(&settings.images),
             settings,
             launchers: tokio::sync::Mutex::default(),
+            max_launchers: max_launchers(thread::available_parallelism().map_or(1, usize::from)),
             sandboxes: Mutex::default(),
             held: Mutex::default(),
             complete: Mutex::default(),

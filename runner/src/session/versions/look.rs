@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat, chmod, fstat, openat, statat};
 use rustix::io::Errno;
 
+use super::parent;
 use crate::changes::FOLDER;
 
 /// Most entries of a workspace that are looked at, the most bytes of their paths, and the longest time. The next cell waits for it.
@@ -72,6 +73,8 @@ pub(super) struct Look {
     until: Instant,
     /// Bytes of all paths.
     paths: usize,
+    /// Entries that were looked at by their names.
+    known: usize,
     /// Whether an entry was gone before it was looked at. Perhaps it has another name now, which was not seen.
     is_torn: bool,
 }
@@ -87,6 +90,7 @@ impl Look {
                 closed,
                 until,
                 paths: 0,
+                known: 0,
                 is_torn: false,
             };
             match openat(CWD, workdir, FOLDER, Mode::empty())
@@ -106,6 +110,38 @@ impl Look {
         }
         look.is_complete &= !look.is_torn;
         look
+    }
+
+    /// Looks at entries that are known, if there are too many to find all of them. Returns those that are gone.
+    pub(super) fn gone<'a>(
+        &mut self,
+        workdir: &Path,
+        known: impl Iterator<Item = &'a PathBuf>,
+    ) -> Vec<PathBuf> {
+        let until = Instant::now() + MAX_TIME;
+        let mut gone = Vec::new();
+        for path in known {
+            if self.found.contains_key(path) || is_below(&self.hidden, path) {
+                continue;
+            }
+            if self.is_complete {
+                gone.push(path.clone());
+                continue;
+            }
+            // One that is replaced meanwhile has perhaps another name now.
+            if self.is_torn || self.known >= MAX_ENTRIES || Instant::now() >= until {
+                break;
+            }
+            self.known += 1;
+            let stat = parent(workdir, path)
+                .and_then(|(folder, name)| Ok(statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)?));
+            match stat.map_err(|error| Errno::from_io_error(&error)) {
+                Ok(stat) => drop(self.found.insert(path.clone(), Stamp::of(&stat))),
+                Err(Some(Errno::NOENT | Errno::NOTDIR | Errno::LOOP)) => gone.push(path.clone()),
+                Err(_) => {}
+            }
+        }
+        gone
     }
 
     fn folder(&mut self, folder: &OwnedFd, path: &Path, depth: usize) {

@@ -100,6 +100,8 @@ pub(super) fn shown(thing: ShownThing) -> Shown {
             }
             (Some("table"), _) => Some("data"),
             (Some("chart"), _) => Some("chart"),
+            // The form that the value itself has comes first.
+            (Some("json"), _) if !fields.contains_key("json") => Some("json"),
             (None, "application/json") => Some("json"),
             _ => None,
         };
@@ -291,6 +293,7 @@ mod tests {
             ("text/plain", "'hi'"),
             ("image/png", "abc"),
             ("application/json", "{\"a\":\n[1]}"),
+            ("application/vnd.isolator.json", "[2]"),
             ("application/vnd.isolator.table", "{\"a\":[1]}"),
             ("application/vnd.isolator.chart", "{\"type\":\"line\"}"),
             ("application/vnd.isolator.chart", "no JSON"),
@@ -303,6 +306,8 @@ mod tests {
                 "data": {"a": [1]}, "chart": {"type": "line"}, "extra": {"application/vnd.plot+json": {"x": 1}},
             })
         );
+        let list = result(&[("application/vnd.isolator.json", "[2]")], Occasion::Cell);
+        assert_eq!(list, json!({"type": "result", "is_main_result": false, "json": [2]}));
         let latex = result(&[("text/plain", ""), ("text/latex", "$x$")], Occasion::Cell);
         assert_eq!(latex, json!({"type": "result", "is_main_result": false, "latex": "$x$"}));
     }

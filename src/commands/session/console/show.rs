@@ -103,11 +103,7 @@ impl Console<'_> {
             if let Some(plain) = plain {
                 self.screen.show(plain).await?;
             }
-            let Some(best) =
-                others.iter().find(|(kind, _)| kind.starts_with("image/")).or(others.first())
-            else {
-                continue;
-            };
+            let Some(best) = shown::besides_text(plain, &others) else { continue };
             let described = shown::describe(best);
             let line = if self.style.is_interactive {
                 let number = self.gallery.add(thing.forms);
