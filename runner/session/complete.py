@@ -7,9 +7,12 @@ from keyword import kwlist
 from posix import scandir
 
 _MOST_NAMES, _MOST_LOOKED_AT, _MOST_PARTS, _MOST_FOLDERS = 200, 100_000, 20, 40
+# In bytes. The runner takes no answer with a longer one.
 _LONGEST_NAME = 200
 _ABSENT = object()
 _re = library("re")
+_STANDARD_MODULES = getattr(sys, "stdlib_module_names", ())
+_STANDARD_MODULES = _STANDARD_MODULES if type(_STANDARD_MODULES) is frozenset else ()
 _Module = type(sys)
 # Called on a class, these can't be overridden by its metaclass.
 _mro, _dict_of_class = type.__dict__["__mro__"].__get__, type.__dict__["__dict__"].__get__
@@ -37,7 +40,7 @@ def complete(session, text, magics):
     if imported and imported[1] is None:
         return start, _fitting(_modules(parts), last)
     if imported:
-        return start, _fitting(_names(sys.modules.get(imported[1], _ABSENT)), last)
+        return start, _fitting(_names(_loaded().get(imported[1], _ABSENT)), last)
     if not parts:
         return start, _fitting([*session.space, *vars(builtins), *kwlist], last)
     if len(parts) > _MOST_PARTS or not all(part.isidentifier() for part in parts):
@@ -58,9 +61,13 @@ def _fitting(names, start):
     """The names that begin like this. Those with an underscore are left out if it does not begin with one."""
     found = set()
     for name in islice(names, _MOST_LOOKED_AT):
-        if type(name) is str and name.startswith(start) and len(name) <= _LONGEST_NAME and (start or name[:1] != "_"):
+        if type(name) is str and name.startswith(start) and _is_short(name) and (start or name[:1] != "_"):
             found.add(name)
     return sorted(filter(str.isidentifier, found))[:_MOST_NAMES]
+
+
+def _is_short(name):
+    return len(name) <= _LONGEST_NAME and len(name.encode(errors="replace")) <= _LONGEST_NAME
 
 
 def _quoted(line):
@@ -110,21 +117,27 @@ def _entries(folder):
 
 
 def _sorted(names):
-    return sorted(name for name in names if len(name) <= _LONGEST_NAME and name.isprintable())[:_MOST_NAMES]
+    return sorted(name for name in names if _is_short(name) and name.isprintable())[:_MOST_NAMES]
+
+
+def _loaded():
+    """The modules that were imported, unless the client has put something else in their place, which would run."""
+    return sys.modules if type(sys.modules) is dict else {}
 
 
 def _modules(parts):
     """The names of modules in a package, or of all that are not in one: those that were imported, and those in the folders of
     `sys.path`."""
     inside = "/".join(["", *parts, ""])
-    folders = [folder for folder in islice(list(sys.path), _MOST_FOLDERS) if type(folder) is str]
+    path = sys.path if type(sys.path) is list else []
+    folders = [folder for folder in path[:_MOST_FOLDERS] if type(folder) is str]
     files = (entry.name for folder in folders for entry in _entries((folder or ".") + inside))
     found = [name.partition(".")[0] for name in files if "." not in name or name.endswith((".py", ".so"))]
+    loaded = [name for name in list(_loaded()) if type(name) is str]
     if parts:
         package = ".".join(parts) + "."
-        return [*found, *(name[len(package) :] for name in list(sys.modules) if name.startswith(package))]
-    loaded = (name.partition(".")[0] for name in list(sys.modules))
-    return [*found, *loaded, *getattr(sys, "stdlib_module_names", ())]
+        return [*found, *(name[len(package) :] for name in loaded if name.startswith(package))]
+    return [*found, *(name.partition(".")[0] for name in loaded), *_STANDARD_MODULES]
 
 
 def _spaces(value):
@@ -137,7 +150,8 @@ def _spaces(value):
     spaces = [_dict_of_class(one) for one in kinds]
     if type(own) is _GetSet or _Module in kinds:
         inner = own.__get__(value)
-        if isinstance(inner, dict):
+        # The methods of another class would run.
+        if type(inner) is dict:
             return [inner] if _Module in kinds else [inner, *spaces]
     return spaces
 

@@ -25,6 +25,7 @@ _MOST_FAILURES = 8
 _LOOKS_AT_THREADS, _BETWEEN_LOOKS, _THREAD_TIMEOUT = 5, 0.001, 0.1
 _channel = load("channel")
 _guarded, _signals = _channel["guarded"], _channel["signals"]
+_Awaited, _keep = map(load("awaited").get, ["Awaited", "keep"])
 
 
 class Loop:
@@ -67,7 +68,7 @@ class Loop:
             if self._make_ready() is None:
                 coroutine.close()
                 raise RuntimeError("The session can't make an event loop: asyncio does not work anymore")
-        loop, main = self._loop, _Main(coroutine)
+        loop, main = self._loop, _Awaited(coroutine)
         if loop.is_running():
             coroutine.close()
             raise RuntimeError("The event loop of the session is running already")
@@ -78,9 +79,19 @@ class Loop:
             # Raised here, it would come between two steps of the loop, and one could be lost.
             loop.call_soon_threadsafe(main.interrupt, KeyboardInterrupt())
 
+        def unraisable(lost):
+            if isinstance(lost.exc_value, KeyboardInterrupt):
+                # It came while Python removed an object, and would have no effect.
+                loop.call_soon_threadsafe(main.interrupt, KeyboardInterrupt())
+            else:
+                (hook or sys.__unraisablehook__)(lost)
+
+        hook, sys.unraisablehook = getattr(sys, "unraisablehook", None), unraisable
         takes_interrupts = getsignal(SIGINT) is default_int_handler
         if takes_interrupts:
             set_handler(SIGINT, interrupt)
+            # One that comes just before the loop waits has to wake it.
+            woken = set_wakeup_fd(loop._csock.fileno(), warn_on_full_buffer=False)
         try:
             context = library("contextvars").copy_context()
             more = {"context": context} if sys.version_info >= (3, 11) else {}
@@ -105,8 +116,13 @@ class Loop:
             coroutine.close()
             raise
         finally:
-            if takes_interrupts and getsignal(SIGINT) is interrupt:
-                set_handler(SIGINT, default_int_handler)
+            if takes_interrupts:
+                if getsignal(SIGINT) is interrupt:
+                    set_handler(SIGINT, default_int_handler)
+                if not loop._signal_handlers:
+                    set_wakeup_fd(woken, warn_on_full_buffer=False)
+            if getattr(sys, "unraisablehook", None) is unraisable:
+                sys.unraisablehook = hook
         _keep(context)
         failure = main.failure if task.cancelled() else task.exception()
         if failure is None and not task.cancelled():
@@ -397,64 +413,6 @@ class _Around:
 
     def __exit__(self, *_):
         self._leave()
-
-
-class _Main:
-    """The coroutine of a cell."""
-
-    def __init__(self, coroutine):
-        self._coroutine = coroutine
-        self.task = None
-        # What is raised where it waits, and what it has raised itself, with the traceback.
-        self.cause = self.failure = self.place = None
-        self._is_due = False
-
-    def interrupt(self, cause):
-        """Has an exception raised where the coroutine waits."""
-        if self.task.done():
-            return
-        if isinstance(cause, KeyboardInterrupt):
-            # The place where it was waiting says more than a place in the loop.
-            cause = cause.with_traceback(None)
-        self.cause, self._is_due = cause, True
-        self.task.cancel()
-
-    async def run(self):
-        return await _Steps(self)
-
-    def steps(self):
-        step, value = self._coroutine.send, None
-        while True:
-            try:
-                waited = step(value)
-            except StopIteration as end:
-                return end.value
-            except BaseException as error:
-                self.failure, self.place = error, error.__traceback__
-                raise
-            try:
-                step, value = self._coroutine.send, (yield waited)
-            except BaseException as error:
-                step, value = self._coroutine.throw, error
-                if self._is_due:
-                    self._is_due, value = False, self.cause
-                    if hasattr(self.task, "uncancel"):
-                        self.task.uncancel()
-
-
-class _Steps:
-    def __init__(self, main):
-        self._main = main
-
-    def __await__(self):
-        return self._main.steps()
-
-
-def _keep(context):
-    """Keeps what a cell that awaits has set of variables of its context, as if it had not been a task."""
-    for variable, value in context.items():
-        if variable.get(variable) is not value:
-            variable.set(value)
 
 
 def _is_alive(loop):

@@ -301,7 +301,7 @@ class ZMQInteractiveShell(_Base):
             self.showtraceback(failure, **options)
         except Exception:
             # It is a function of the client.
-            InteractiveShell.showtraceback(self, failure, **options)
+            ZMQInteractiveShell.showtraceback(self, failure, **options)
 
     def _showtraceback(self, etype, evalue, stb):
         """Shows lines that a function of the client has chosen."""

@@ -94,6 +94,7 @@ pub fn files(runner: &'static [u8]) -> Vec<PlacedFile> {
         placed!("commands/npm/tree.cjs"),
         placed!("preload/python/sitecustomize.py"),
         placed!("preload/node.cjs"),
+        placed!("session/awaited.py"),
         placed!("session/cells.py"),
         placed!("session/modules.cjs"),
         placed!("session/scopes.cjs"),

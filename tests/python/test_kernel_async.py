@@ -361,6 +361,18 @@ def test_a_cell_can_handle_an_interrupt(runner, tmp_path):
     assert (cell.out, cell.text) == ("handled\n", "5")
 
 
+def test_no_interrupt_is_lost_while_objects_are_removed(runner, tmp_path):
+    """Python ignores an exception that comes there."""
+    ended(runner.run("import asyncio"))
+    for _ in range(20):
+        code = "while True:\n    for _ in range(200): asyncio.create_task(asyncio.sleep(0))\n    await asyncio.sleep(0)"
+        finish = runner.start("open('began', 'w').close()\n" + code)
+        wait_for(tmp_path / "began")
+        (tmp_path / "began").unlink()
+        runner.interrupt()
+        assert finish().how == "interrupted"
+
+
 def test_many_interrupts_lose_no_step_of_a_task(runner, tmp_path):
     """Wherever they come in the loop."""
     count = "import asyncio\nn = 0\nasync def count():\n    global n\n    while True:\n        n += 1\n        await asyncio.sleep(0)\n"

@@ -32,7 +32,16 @@ class Meta(type):
         return type.__getattribute__(self, name)
 class Odd(metaclass=Meta):
     __slots__ = ["slot"]
-thing, odd = Thing(), Odd()
+class Space(dict):
+    def __contains__(self, name):
+        calls.append(name)
+        return True
+    __getitem__ = get = __contains__
+    def __iter__(self):
+        calls.append("iter")
+        return iter(["strange"])
+thing, odd, strange = Thing(), Odd(), Thing()
+strange.__dict__ = Space(own=1)
 calls.clear()
 """
 
@@ -58,11 +67,14 @@ def test_names_and_attributes(runner):
 
 def test_nothing_of_the_client_runs(runner):
     ended(runner.run(OBJECTS))
-    for text in ["thing.computed.", "thing.missing.", "thing.method.", "odd.slot.", "thing[0].", "1.", "f().", "nothing.", "....", ""]:
+    for text in ["thing.computed.", "thing.missing.", "thing.method.", "odd.slot.", "thing[0].", "1.", "f().", "nothing.", "....", "", "strange.", "strange.own."]:
         names(runner, text)
     assert runner.run("calls").text == "[]"
     ended(runner.run("import sys\nsys.modules['re'] = None"))
     assert names(runner, "thin") == ["thing"]
+    ended(runner.run("sys.stdlib_module_names = strange.__dict__"))
+    assert "os" in names(runner, "import o")
+    assert runner.run("calls").text == "[]"
 
 
 def test_modules(runner):
@@ -77,6 +89,9 @@ def test_there_is_a_bound(runner):
     assert len(names(runner, "name_")) == 200
     ended(runner.run("globals()['x' * 10_000] = globals()['x y'] = globals()[5] = 1"))
     assert names(runner, "x") == []
+    # The bound is in bytes.
+    ended(runner.run("globals().update({'\u00e9' * 101: 1, '\u00e9' * 100: 2})"))
+    assert names(runner, "\u00e9") == ["\u00e9" * 100]
 
 
 def test_a_cell_goes_on_after_it(runner):

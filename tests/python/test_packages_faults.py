@@ -39,6 +39,7 @@ async def is_clean(store):
     await until(lambda: (store.unfinished(), tools_of(store)) == ([], []), CLEAN_WITHIN_S, "a store without builds")
 
 
+@any_engine
 async def test_a_server_that_is_killed_while_it_builds_leaves_nothing_half_built(tmp_path):
     dice = random.Random(SEED)
     sets = {"text": python_set("alpha", "hook"), "tools": node_set("plain")}

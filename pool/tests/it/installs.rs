@@ -123,7 +123,11 @@ async fn a_sandbox_with_eight_sets_gets_no_other_and_none_is_looked_for() {
     assert_eq!(said.matches("as often as it can be").count(), 4, "{said}");
     assert_eq!(installer.found.load(Ordering::Relaxed), 8);
     settle().await;
-    assert_eq!(*installer.reported.lock().unwrap(), [1, 3], "the first at once, the others at the end");
+    assert_eq!(
+        *installer.reported.lock().unwrap(),
+        [1, 3],
+        "the first at once, the others at the end"
+    );
     // The next sandbox has as much room as the first.
     assert_eq!(printed(&world, &asking(&installer, &["new"])).await, "given /sets/abc\n");
     world.end().await;

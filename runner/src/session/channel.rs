@@ -399,10 +399,7 @@ mod tests {
         theirs.write_all(&message(b'q', &answer(1, &[b"late"]))).unwrap();
         theirs.write_all(&message(b'q', &answer(2, &[b"in", b"time"]))).unwrap();
         let names = vec!["in".to_owned(), "time".to_owned()];
-        assert_eq!(
-            channel.next().unwrap(),
-            Some(Said::Completed(Completed { start: 2, names }))
-        );
+        assert_eq!(channel.next().unwrap(), Some(Said::Completed(Completed { start: 2, names })));
         assert_eq!(channel.late_names(), 0);
     }
 

@@ -144,7 +144,8 @@ impl Calls {
             CommandCall::Complete(CompleteText { session, text }) => {
                 let session = self.session_of_command(session, call)?;
                 let completed = session.session.complete(&text, MAX_COMPLETION).await;
-                let completed = completed.map_err(|error| CallError::of_session(error, &session))?;
+                let completed =
+                    completed.map_err(|error| CallError::of_session(error, &session))?;
                 let Completed { start, names } = completed;
                 Ok(CommandAnswer::Completed { start, names }.into())
             }

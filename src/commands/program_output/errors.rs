@@ -82,7 +82,10 @@ mod tests {
         assert_eq!(looks.shown(text, false), expected.concat());
         // In pieces, the look of a line goes on.
         assert_eq!(looks.shown("wa", false), "\u{1b}[31mwa\u{1b}[0m");
-        assert_eq!(looks.shown("rn\n    at f", true), "\u{1b}[31mrn\n\u{1b}[0m\u{1b}[36m    at f\u{1b}[0m");
+        assert_eq!(
+            looks.shown("rn\n    at f", true),
+            "\u{1b}[31mrn\n\u{1b}[0m\u{1b}[36m    at f\u{1b}[0m"
+        );
         assert_eq!(looks.shown(" (x)\n", true), "\u{1b}[36m (x)\n\u{1b}[0m");
     }
 }

@@ -39,8 +39,8 @@ struct Scanned {
 
 /// Words that begin a block or go on with one.
 const OF_BLOCKS: [&str; 14] = [
-    "async", "case", "class", "def", "elif", "else", "except", "finally", "for", "if", "match", "try",
-    "while", "with",
+    "async", "case", "class", "def", "elif", "else", "except", "finally", "for", "if", "match",
+    "try", "while", "with",
 ];
 
 fn python(text: &str) -> Scanned {
@@ -58,8 +58,11 @@ fn python(text: &str) -> Scanned {
                 .chain(chars.clone())
                 .take_while(|it| it.is_alphanumeric() || *it == '_')
                 .collect();
-            scanned.ends_outside =
-                !is_magic && character != '@' && !OF_BLOCKS.contains(&word.as_str());
+            // A comment belongs to what is before it.
+            if character != '#' {
+                scanned.ends_outside =
+                    !is_magic && character != '@' && !OF_BLOCKS.contains(&word.as_str());
+            }
         } else if last == '\n' && matches!(character, ' ' | '\t') {
             let is_blank = rest_of_line_is_blank(&chars);
             scanned.has_block |= depth == 0 && !is_blank;

@@ -158,7 +158,8 @@ pub(super) fn divided(thing: &Shown) -> (Option<&[u8]>, Vec<&Form>) {
 /// and their text is enough.
 pub(super) fn besides_text<'a>(plain: Option<&[u8]>, others: &[&'a Form]) -> Option<&'a Form> {
     let picture = others.iter().find(|(kind, _)| kind.starts_with("image/"));
-    let says_nothing = |text: &[u8]| text.starts_with(b"<") && text.trim_ascii_end().ends_with(b">");
+    let says_nothing =
+        |text: &[u8]| text.starts_with(b"<") && text.trim_ascii_end().ends_with(b">");
     let is_needed = plain.is_none_or(says_nothing);
     picture.or(others.first().filter(|_| is_needed)).copied()
 }

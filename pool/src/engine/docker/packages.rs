@@ -52,7 +52,12 @@ struct Brought {
 impl PackagesVolume {
     pub(super) fn new(instance: &Instance) -> Self {
         let name = format!("isolator-{}-packages", instance.short_id());
-        Self { name, sets: Mutex::default(), folders: Mutex::default(), begun: tokio::sync::Mutex::default() }
+        Self {
+            name,
+            sets: Mutex::default(),
+            folders: Mutex::default(),
+            begun: tokio::sync::Mutex::default(),
+        }
     }
 
     pub(super) fn name(&self) -> &str {

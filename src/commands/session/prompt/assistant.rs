@@ -183,7 +183,10 @@ mod tests {
     fn colours_change_nothing_but_the_look_of_an_input() {
         let coloured = assistant(Some(Interpreter::Python), true);
         assert_eq!(coloured.highlight("if x", 0), "\u{1b}[1;34mif\u{1b}[0m x");
-        assert_eq!(coloured.highlight_prompt("python [1]> ", true), "\u{1b}[1;32mpython [1]> \u{1b}[0m");
+        assert_eq!(
+            coloured.highlight_prompt("python [1]> ", true),
+            "\u{1b}[1;32mpython [1]> \u{1b}[0m"
+        );
         let plain = assistant(Some(Interpreter::Python), false);
         assert_eq!(plain.highlight("if x", 0), "if x");
         assert_eq!(plain.highlight_prompt("> ", true), "> ");

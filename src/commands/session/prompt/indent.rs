@@ -98,9 +98,12 @@ mod tests {
 
     #[test]
     fn lines_of_javascript_have_the_indentation_of_their_brackets() {
-        for (text, expected) in
-            [("function f() {", "    "), ("f(\n  a,", "  "), ("case 1:", ""), ("g([ // all", "    ")]
-        {
+        for (text, expected) in [
+            ("function f() {", "    "),
+            ("f(\n  a,", "  "),
+            ("case 1:", ""),
+            ("g([ // all", "    "),
+        ] {
             assert_eq!(after(text, Some(Interpreter::Node)), expected, "{text:?}");
         }
     }
@@ -112,6 +115,8 @@ mod tests {
         for (line, next) in [("", '}'), ("  ", '}'), ("    x", ')'), ("    ", 'x')] {
             assert_eq!(before_closing(line, next), None, "{line:?}");
         }
-        assert!(is_at_level("    ") && !is_at_level("   ") && !is_at_level("") && !is_at_level("   x"));
+        assert!(
+            is_at_level("    ") && !is_at_level("   ") && !is_at_level("") && !is_at_level("   x")
+        );
     }
 }

@@ -59,7 +59,8 @@ mod tests {
     #[test]
     fn only_names_that_go_on_with_the_word_are_taken() {
         let names = |start, text| {
-            let names = ["print", "prin\n", "pri\u{1b}[2J", "\u{202e}pri", ":put /etc", "pr", "pri nt"];
+            let names =
+                ["print", "prin\n", "pri\u{1b}[2J", "\u{202e}pri", ":put /etc", "pr", "pri nt"];
             checked(Names { start, names: names.map(str::to_owned).to_vec() }, text)
         };
         assert_eq!(names(2, "x pri").names, ["print", "pri nt"]);

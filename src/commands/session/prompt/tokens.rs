@@ -62,15 +62,19 @@ impl<'a> Lexer<'a> {
     fn next(&mut self) {
         let rest = self.rest();
         let Some(first) = rest.chars().next() else { return };
-        let begins_line = self.text[..self.at].rsplit('\n').next().is_none_or(|it| it.trim().is_empty());
+        let begins_line =
+            self.text[..self.at].rsplit('\n').next().is_none_or(|it| it.trim().is_empty());
         let (length, kind) = match first {
             '#' if self.is_python => (line_length(rest), Some(Kind::Comment)),
-            '/' if !self.is_python && rest.starts_with("//") => (line_length(rest), Some(Kind::Comment)),
+            '/' if !self.is_python && rest.starts_with("//") => {
+                (line_length(rest), Some(Kind::Comment))
+            }
             '/' if !self.is_python && rest.starts_with("/*") => {
                 (length_through(rest, 2, "*/"), Some(Kind::Comment))
             }
             '@' | '%' | '!' if self.is_python && begins_line => {
-                let word = rest.find(|it: char| it.is_whitespace() || it == '(').unwrap_or(rest.len());
+                let word =
+                    rest.find(|it: char| it.is_whitespace() || it == '(').unwrap_or(rest.len());
                 (word.max(1), Some(Kind::Mark))
             }
             '\'' | '"' => (self.string_length(first), Some(Kind::Text)),
@@ -93,7 +97,8 @@ impl<'a> Lexer<'a> {
         let rest = self.rest();
         let length = rest.find(|it| !is_of_word(it)).unwrap_or(rest.len());
         let (word, after) = rest.split_at(length);
-        let is_prefix = self.is_python && length <= 2 && word.chars().all(|it| "rRbBfFuUtT".contains(it));
+        let is_prefix =
+            self.is_python && length <= 2 && word.chars().all(|it| "rRbBfFuUtT".contains(it));
         if is_prefix && after.starts_with(['\'', '"']) {
             return self.take(length, Some(Kind::Text));
         }
