@@ -232,15 +232,22 @@ class Terminal:
 
     def until(self, text, seconds=PATIENCE_S):
         """The output up to a text, without movements of the cursor."""
+        return self._until(re.escape(text), seconds)
+
+    def until_prompt(self, cell, language="python"):
+        """The output up to a new prompt. While an input is typed, its prompt is shown anew for each key."""
+        return self._until(rf"\r\n\r?{language} \[{cell}\]> ", PATIENCE_S)
+
+    def _until(self, pattern, seconds):
         deadline = time.monotonic() + seconds
-        while text not in plain(self.screen):
+        while not re.search(pattern, plain(self.screen)):
             left = deadline - time.monotonic()
             ready = select.select([self.fd], [], [], max(left, 0))[0]
-            assert ready, f"no {text!r} in {self.screen!r}"
+            assert ready, f"no {pattern!r} in {self.screen!r}"
             try:
                 self.screen += os.read(self.fd, 65536).decode(errors="replace")
             except OSError as error:
-                raise AssertionError(f"ended without {text!r}: {self.screen!r}") from error
+                raise AssertionError(f"ended without {pattern!r}: {self.screen!r}") from error
         shown, self.screen = self.screen, ""
         return plain(shown)
 
@@ -250,7 +257,7 @@ class Terminal:
     def ask(self, text, cell, language="python"):
         """Types a line, and returns what is shown until the next prompt."""
         self.type(text + "\r")
-        return self.until(f"{language} [{cell}]> ")
+        return self.until_prompt(cell, language)
 
     def wait(self):
         """The exit code. What is still written is read, or the command would wait."""

@@ -35,11 +35,6 @@ def raw_until(prompt, text):
     return shown
 
 
-def cleared(prompt, cell):
-    """What is shown until Ctrl-C has cleared the input. While it is typed, the prompt is shown anew for each key."""
-    return prompt.until(f"\r\n\rpython [{cell}]> ")
-
-
 def leave(prompt):
     prompt.type(":quit\r")
     assert prompt.wait() == 0
@@ -50,7 +45,7 @@ def test_code_and_tracebacks_are_coloured(tmp_path):
         prompt.type("if 0: pass")
         assert f"{KEYWORD}if" in raw_until(prompt, f"{KEYWORD}pass\x1b[0m")
         prompt.type(CTRL_C)
-        cleared(prompt, 1)
+        prompt.until_prompt(1)
         prompt.type("1/0\r")
         shown = raw_until(prompt, "[2]> ")
         assert f"{PLACE}  Cell In[1], line 1" in shown and "\x1b[1;31mZeroDivisionError\x1b[0m" in shown, shown
@@ -104,7 +99,7 @@ def test_names_are_completed_without_evaluating_anything(tmp_path):
         assert time.monotonic() - began < QUICK_S
         assert "\r\n7\r\n" in prompt.ask("", 4)
         press(prompt, "a.computed.", "\t", "x", CTRL_C)
-        assert "evaluated" not in cleared(prompt, 4)
+        assert "evaluated" not in prompt.until_prompt(4)
         # It was no cell.
         assert "undid 1 cell" in prompt.ask(":rewind", 4)
         assert "\r\n7\r\n" in prompt.ask("a.attribute", 5)
@@ -136,7 +131,7 @@ type(channel).send = lie
     with terminal(tmp_path) as prompt:
         prompt.ask(":run hostile.py", 2)
         press(prompt, "pri", "\t", "\t", CTRL_C)
-        shown = cleared(prompt, 2)
+        shown = prompt.until_prompt(2)
         assert "owned" not in shown and "passwd" not in shown, shown
         assert "\r\n2\r\n" in prompt.ask("1 + 1", 3)
         leave(prompt)
@@ -149,13 +144,13 @@ def test_a_kernel_that_is_busy_gives_no_names_and_the_session_goes_on(tmp_path):
         prompt.ask("task = asyncio.get_event_loop().create_task(busy())", 4)
         time.sleep(0.5)
         press(prompt, "ti", "\t", "\t", CTRL_C)
-        cleared(prompt, 4)
+        prompt.until_prompt(4)
         time.sleep(1.5)
         # The late answers are no names for this.
         press(prompt, "asyn", "\t")
         prompt.until("async")
         press(prompt, CTRL_C)
-        cleared(prompt, 4)
+        prompt.until_prompt(4)
         assert "\r\n2\r\n" in prompt.ask("1 + 1", 5)
         leave(prompt)
 
