@@ -18,7 +18,7 @@ const LIBRARIES: [(&str, &[&str]); 16] = [
     ("prometheus_client", &["src/metrics/"]),
     ("redis", &["src/sessions/journals/valkey.rs"]),
     ("ring", &["src/sessions/journals/seal.rs", "src/packages/store/seal.rs"]),
-    ("rustyline", &["src/commands/session/prompt.rs"]),
+    ("rustyline", &["src/commands/session/prompt.rs", "src/commands/session/prompt/"]),
     (
         "reqwest",
         &[
