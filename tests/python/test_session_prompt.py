@@ -8,7 +8,9 @@ import pytest
 from test_session_command import CTRL_C, CTRL_D, PATIENCE_S, terminal
 
 CTRL_R = b"\x12"
+ARROW_RIGHT = "\x1b[C"
 KEYWORD, RED, PLACE = "\x1b[1;34m", "\x1b[31m", "\x1b[36m"
+CONTINUATION = "\x1b[90m...\x1b[0m"
 PASTE, END_OF_PASTE = "\x1b[200~", "\x1b[201~"
 # Longer than between the keys of a program that types.
 MOMENT_S = 0.1
@@ -71,6 +73,22 @@ def test_a_block_is_indented_and_ends_with_an_empty_line(tmp_path):
         # An indentation goes back as a whole.
         press(prompt, "if 0:", "\r", "3", "\r", b"\x7f", "else:", "\r", "print('el' + 'se')", "\r", "\r")
         assert "\r\nelse\r\n" in prompt.until("[4]> ")
+        leave(prompt)
+
+
+def test_a_line_in_which_an_input_goes_on_is_marked_until_something_is_typed(tmp_path):
+    with terminal(tmp_path) as prompt:
+        press(prompt, "if 1:", "\r")
+        raw_until(prompt, CONTINUATION)
+        press(prompt, "6 * 7", "\r")
+        # Each key shows the whole input anew, and only the next line has the mark again.
+        assert raw_until(prompt, CONTINUATION).count("...") == 1
+        press(prompt, "\r")
+        shown = prompt.until("[2]> ")
+        assert "\r\n42\r\n" in shown and "..." not in shown, shown
+        # The key that accepts a suggestion does not accept the mark.
+        press(prompt, "if 1:", "\r", ARROW_RIGHT, "6 * 9", "\r", ARROW_RIGHT, "\r")
+        assert "\r\n54\r\n" in prompt.until("[3]> ")
         leave(prompt)
 
 

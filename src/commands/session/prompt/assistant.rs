@@ -1,4 +1,4 @@
-//! What the editor asks while an input is typed: colours, names, and whether the input is whole.
+//! What the editor asks while an input is typed: colours, names, whether the input is whole, and the mark of its next line.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -7,7 +7,7 @@ use isolator_pool::engine::preload::Interpreter;
 use isolator_pool::quote::escaped;
 use rustyline::completion::{Completer, FilenameCompleter, Pair};
 use rustyline::highlight::{CmdKind, Highlighter};
-use rustyline::hint::Hinter;
+use rustyline::hint::{Hint, Hinter};
 use rustyline::validate::{ValidationContext, ValidationResult, Validator};
 use rustyline::{Context, Helper};
 use tokio::sync::mpsc;
@@ -24,7 +24,11 @@ const WITH_FILES: [&str; 4] = ["get", "put", "run", "save"];
 /// Longer inputs have no colours: the whole input is shown anew for each key.
 const MAX_COLOURED: usize = 64 * 1024;
 
+/// The mark of a line in which an input goes on.
+const CONTINUATION: &str = "...";
+
 const PROMPT: &str = "\u{1b}[1;32m";
+const DIM: &str = "\u{1b}[90m";
 const PLAIN: &str = "\u{1b}[0m";
 
 /// Completion, colours, and the end of an input.
@@ -72,15 +76,35 @@ const fn colour(kind: Kind) -> &'static str {
         Kind::Definition => "\u{1b}[1;36m",
         Kind::Number => "\u{1b}[35m",
         Kind::Text => "\u{1b}[33m",
-        Kind::Comment => "\u{1b}[90m",
+        Kind::Comment => DIM,
         Kind::Mark => "\u{1b}[1;35m",
     }
 }
 
 impl Helper for Assistant {}
 
+/// The mark at the cursor in an empty line after the first. It is a hint, which the editor shows after the code, because the editor has
+/// no prompts for these lines: it computes the cursor's column from the code alone, and a text before the code would move the code away.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Continuation;
+
+impl Hint for Continuation {
+    fn display(&self) -> &str {
+        CONTINUATION
+    }
+
+    fn completion(&self) -> Option<&str> {
+        None
+    }
+}
+
 impl Hinter for Assistant {
-    type Hint = String;
+    type Hint = Continuation;
+
+    fn hint(&self, line: &str, at: usize, _: &Context<'_>) -> Option<Continuation> {
+        let (_, last) = line.rsplit_once('\n')?;
+        (at == line.len() && last.trim().is_empty()).then_some(Continuation)
+    }
 }
 
 impl Highlighter for Assistant {
@@ -104,6 +128,13 @@ impl Highlighter for Assistant {
         match self.has_colours {
             true => Cow::Owned(format!("{PROMPT}{prompt}{PLAIN}")),
             false => Cow::Borrowed(prompt),
+        }
+    }
+
+    fn highlight_hint<'h>(&self, hint: &'h str) -> Cow<'h, str> {
+        match self.has_colours {
+            true => Cow::Owned(format!("{DIM}{hint}{PLAIN}")),
+            false => Cow::Borrowed(hint),
         }
     }
 
@@ -180,6 +211,22 @@ mod tests {
     }
 
     #[test]
+    fn an_empty_line_in_which_an_input_goes_on_is_marked() {
+        let history = DefaultHistory::new();
+        let assistant = assistant(Some(Interpreter::Python), false);
+        let hint = |text: &str, at| assistant.hint(text, at, &Context::new(&history));
+        for text in ["if x:\n    ", "x = [\n", "if x:\n    y\n    "] {
+            assert_eq!(hint(text, text.len()), Some(Continuation), "{text:?}");
+            assert_eq!(hint(text, 1), None, "{text:?}");
+        }
+        for text in ["", "    ", "if x:", "if x:\n    y"] {
+            assert_eq!(hint(text, text.len()), None, "{text:?}");
+        }
+        // It never becomes a part of the input.
+        assert_eq!((Continuation.display(), Continuation.completion()), ("...", None));
+    }
+
+    #[test]
     fn colours_change_nothing_but_the_look_of_an_input() {
         let coloured = assistant(Some(Interpreter::Python), true);
         assert_eq!(coloured.highlight("if x", 0), "\u{1b}[1;34mif\u{1b}[0m x");
@@ -187,9 +234,11 @@ mod tests {
             coloured.highlight_prompt("python [1]> ", true),
             "\u{1b}[1;32mpython [1]> \u{1b}[0m"
         );
+        assert_eq!(coloured.highlight_hint("..."), "\u{1b}[90m...\u{1b}[0m");
         let plain = assistant(Some(Interpreter::Python), false);
         assert_eq!(plain.highlight("if x", 0), "if x");
         assert_eq!(plain.highlight_prompt("> ", true), "> ");
+        assert_eq!(plain.highlight_hint("..."), "...");
         assert!(!plain.highlight_char("if", 2, CmdKind::Other));
     }
 }
