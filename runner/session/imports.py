@@ -1,7 +1,6 @@
 """Finds modules. What is installed gets what is installed: no file of the workspace replaces a module that IPython, the kernel, the
-standard library or a package of the image imports. A cell, and the files that it imports, find modules as in any program. When they have
-imported a file with the name of a standard module, there is one module of this name for all, and what the file lacks is there for those
-that are installed.
+standard library or a package imports. A cell, and the files that it imports, find modules as in any program. When they have imported
+a file with the name of a standard module, that is the module of this name for all, as in any program, too.
 
 An installed module that imports by a name that it was given, such as `unittest` or `pickle`, does that for the cell.
 """
@@ -15,15 +14,15 @@ from _frozen_importlib_external import PathFinder
 _IMPORTLIB, _FROZEN = "<frozen importlib", "<frozen "
 _INCLUDED = {"built-in", "frozen"}
 _STANDARD = getattr(sys, "stdlib_module_names", ())
+_USUAL = (BuiltinImporter, FrozenImporter, PathFinder)
 
 
-def _places():
-    """Folders of installed modules."""
+def _without_workspace(places):
     try:
         workspace = getcwd()
     except OSError:
         workspace = ""
-    return [place for place in sys.path if place not in ("", ".", workspace, folder)]
+    return [place for place in places if place not in ("", ".", workspace)]
 
 
 def _importer(frame):
@@ -55,11 +54,18 @@ class Finder:
     """Finds modules for what is installed, and has modules fitted to the session when they are imported."""
 
     def __init__(self):
-        self._places = _places()
-        self._starts = (*(place + "/" for place in self._places), _FROZEN)
+        # Folders of installed modules.
+        self._places, self._starts = [], ()
+        self.add_places([place for place in _without_workspace(sys.path) if place != folder])
         self._finders, self._hooks = [self, *sys.meta_path], list(sys.path_hooks)
         # Functions that are called with a module, by its name.
         self._fits = {}
+
+    def add_places(self, places):
+        """Has modules in these folders be installed ones. They come before the packages of the image."""
+        at = next((at for at, place in enumerate(self._places) if place.endswith("-packages")), len(self._places))
+        self._places[at:at] = [place for place in places if place not in self._places]
+        self._starts = (*(place + "/" for place in self._places), _FROZEN)
 
     def fit(self, name, fit):
         """Has a function called with a module as soon as it is imported."""
@@ -80,26 +86,15 @@ class Finder:
                 setattr(sys, name, usual.copy())
 
     def is_installed(self, module):
-        return self._has_installed(getattr(module, "__spec__", None))
-
-    def _has_installed(self, spec):
-        origin = getattr(spec, "origin", None)
+        origin = getattr(getattr(module, "__spec__", None), "origin", None)
         return isinstance(origin, str) and (origin in _INCLUDED or origin.startswith(self._starts))
-
-    def is_code_of_installed(self, frame):
-        return frame.f_code.co_filename.startswith(self._starts)
 
     def find_spec(self, name, path=None, target=None):
         spec = None
         if path is None and self._is_for_installed(sys._getframe(1)):
             spec = self._find_installed(name)
-        elif path is None and name in _STANDARD:
-            spec = self._find_elsewhere(name, path, target)
-            if spec is not None and not self._has_installed(spec):
-                _have_stand_in(spec)
-                return spec
         if name in self._fits:
-            spec = spec or self._find_elsewhere(name, path, target)
+            spec = spec or self._find_behind(name, path, target)
             self._fit_when_loaded(spec)
         return spec
 
@@ -111,18 +106,24 @@ class Finder:
         return file.startswith(self._starts) and instruction == _IMPORT
 
     def _find_installed(self, name):
-        is_standard = name in _STANDARD
-        if is_standard and (BuiltinImporter.find_spec(name) or FrozenImporter.find_spec(name)):
+        if name not in _STANDARD:
+            spec = PathFinder.find_spec(name, _without_workspace(sys.path))
+            # A package of several folders has no loader. Some of them may be elsewhere.
+            return None if spec is None or spec.loader is None else spec
+        if BuiltinImporter.find_spec(name) or FrozenImporter.find_spec(name):
             return None
-        spec = PathFinder.find_spec(name, self._places)
-        if spec is None and is_standard:
+        # Another finder can have a reason: setuptools has its own `distutils`.
+        spec = self._find_behind(name, None, None, besides=_USUAL) or PathFinder.find_spec(name, self._places)
+        if spec is None:
             # One of another system, which is asked for because it may be there.
             raise ModuleNotFoundError("No module named %r" % name, name=name)
-        # A package of several folders has no loader. Some of them may be elsewhere.
-        return None if spec is None or spec.loader is None else spec
+        return spec
 
-    def _find_elsewhere(self, name, path, target):
-        others = [finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec")]
+    def _find_behind(self, name, path, target, besides=()):
+        """Asks the finders that come after this one. Those before it were asked, and may ask this one for what they find."""
+        finders = list(sys.meta_path)
+        at = finders.index(self) + 1 if self in finders else 0
+        others = [finder for finder in finders[at:] if finder not in besides and hasattr(finder, "find_spec")]
         return next(filter(None, (finder.find_spec(name, path, target) for finder in others)), None)
 
     def _fit_when_loaded(self, spec):
@@ -140,54 +141,32 @@ class Finder:
         loader.exec_module = exec_module
 
 
-class _StandIn(type(sys)):
-    """A module of the workspace with the name of one of the standard library. Installed modules find there what they look for."""
-
-    def __getattr__(self, name):
-        if finder.is_code_of_installed(sys._getframe(1)) and not name.startswith("__"):
-            return getattr(library(self.__name__), name)
-        # The same error as without this class.
-        return type(sys).__getattribute__(self, name)
-
-
-def _have_stand_in(spec):
-    """Has the module that is made for a file be a stand-in."""
-    loader = spec.loader
-    make = getattr(loader, "create_module", None)
-    if make is None:
-        return
-
-    def create_module(spec):
-        del loader.create_module
-        module = make(spec)
-        return _StandIn(spec.name) if module is None else module
-
-    loader.create_module = create_module
-
-
 def library(name, modules=sys.modules, load=__import__):
     """Returns an installed module, which no file of the workspace replaces, also if a cell has imported that."""
-    module = modules.get(name)
-    if module is None or module is not _known.get(name):
-        top = name.partition(".")[0]
-        if top in modules and not finder.is_installed(modules[top]):
-            module = _load_behind(name, top, modules, load)
-        else:
+    module, known = modules.get(name), _known.get(name)
+    if module is None or module is not known:
+        top = modules.get(name.partition(".")[0])
+        is_free = top is None or finder.is_installed(top)
+
+        def loaded():
             load(name)
-            module = modules[name]
-        _known[name] = module
+            return modules[name]
+
+        _known[name] = module = (None if is_free else known) or behind_files(loaded)
     return module
 
 
-def _load_behind(name, top, modules, load):
-    """Loads a module whose name another one has."""
-    hidden = {one: modules.pop(one) for one in list(modules) if one == top or one.startswith(top + ".")}
+def behind_files(load, modules=sys.modules):
+    """Calls a function that imports, as if cells had imported no files with the names of standard modules."""
+    tops = {name for name in _STANDARD if name in modules and not finder.is_installed(modules[name])}
+    if not tops:
+        return load()
+    hidden = {name: modules.pop(name) for name in list(modules) if name.partition(".")[0] in tops}
     try:
-        load(name)
-        return modules[name]
+        return load()
     finally:
-        for one in [one for one in list(modules) if one == top or one.startswith(top + ".")]:
-            del modules[one]
+        for name in [name for name in list(modules) if name.partition(".")[0] in tops]:
+            del modules[name]
         modules.update(hidden)
 
 

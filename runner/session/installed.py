@@ -20,8 +20,9 @@ def adopt():
     site.USER_BASE, site.USER_SITE = base, place
     first = (at for at, path in enumerate(sys.path) if path == place or path.endswith("-packages"))
     at = next(first, len(sys.path))
-    behind = sys.path[at:]
+    before, behind = set(sys.path), sys.path[at:]
     del sys.path[at:]
     library("importlib").invalidate_caches()
     site.addsitedir(place, {site.makepath(path)[1] for path in sys.path})
     sys.path.extend(path for path in behind if path not in sys.path)
+    load("imports")["finder"].add_places([path for path in sys.path if path not in before])

@@ -7,6 +7,7 @@ _interactive = library("IPython.core.interactiveshell")
 _Base = _interactive.InteractiveShell
 _InteractiveShell = load("shell")["ZMQInteractiveShell"]
 _Config = library("traitlets.config").Config
+_behind_files = load("imports")["behind_files"]
 # How many names a note has.
 _MOST_NAMES = 10
 # Modules whose functions and classes are put back when IPython has failed.
@@ -43,6 +44,11 @@ class Cells:
             session=self._session, config=config, colors="nocolor", xmode="Plain", banner1=""
         )
         self._history = self._shell.history_manager
+        manager = self._shell.magics_manager
+        load_lazy = getattr(manager, "load_lazy", None)
+        if load_lazy is not None:
+            # Magics import what they need when they are first called.
+            manager.load_lazy = lambda *of: _behind_files(lambda: load_lazy(*of))
 
     def run(self, number, source):
         """Runs a cell. Returns the exception that ended it, or None."""

@@ -154,12 +154,31 @@ def test_a_module_of_the_workspace_stays_the_cells(runner, tmp_path):
         (tmp_path / f"{name}.py").write_text("mine = 5")
     ended(runner.run("import sys\nfor name in ['select', 'pickle', 'html', 'selectors']: sys.modules.pop(name, None)"))
     assert ended(runner.run("import select, pickle, html, selectors\nselect.mine, pickle.mine, html.mine")).text == "(5, 5, 5)"
-    # The first magic imports many modules that need these.
-    ended(runner.run("%store -r\nasync def f(): return 5\nassert await f() == 5"))
+    ended(runner.run("async def f(): return 5\nassert await f() == 5"))
     cell = runner.run("pickle.dumps")
     assert "module 'pickle' has no attribute 'dumps'" in cell.error
     assert ended(runner.run("from IPython.display import HTML\nHTML('<b>x</b>')")).text == "x"
     assert ended(runner.run("import select, html\nselect.mine, html.mine")).text == "(5, 5)"
+
+
+def test_an_installed_module_finds_what_a_cell_puts_into_the_path(runner, tmp_path):
+    (tmp_path / "lib").mkdir()
+    for place in ["", "lib"]:
+        (tmp_path / place / "executing.py").write_text(f"raise ImportError('that of the folder {place}')")
+    ended(runner.run("import sys\nsys.path.insert(0, 'lib')"))
+    assert runner.run("import stack_data").error == "ImportError: that of the folder lib"
+
+
+def test_a_finder_that_asks_all_others_is_asked_once(runner):
+    finder = """
+import sys
+class Asking:
+    def find_spec(self, *given):
+        return next(filter(None, (one.find_spec(*given) for one in sys.meta_path if one is not self)), None)
+sys.meta_path.insert(0, Asking())
+import stack_data, fractions, calendar
+"""
+    ended(runner.run(finder))
 
 
 @pytest.mark.parametrize("code", ["sys.meta_path.clear()", "sys.meta_path = None", "sys.path = None", "sys.path_importer_cache = None"])
