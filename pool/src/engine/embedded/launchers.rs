@@ -8,6 +8,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use super::cgroups::Cgroup;
 use super::launcher_client::{CreateError, LauncherClient, SandboxHandles};
 use super::plan::Plan;
@@ -39,6 +41,9 @@ fn are_enough(launchers: usize, least_waiting: usize, max: usize) -> bool {
 /// for it. Making one takes 5 ms, and some seconds on an overloaded machine.
 const STOPPED_AFTER: Duration = Duration::from_secs(8);
 
+/// Time until another try after a launcher could not be started. Until then the others make all sandboxes.
+const RETRY_AFTER: Duration = Duration::from_secs(10);
+
 /// The images whose sandboxes a launcher makes.
 ///
 /// A template can signal what its launcher has made, and it holds code of its image. So an image with templates has launchers of
@@ -57,6 +62,35 @@ pub(super) struct RunningLauncher {
     client: Arc<LauncherClient>,
     /// The folders that it has mounted.
     mounted: MountedFolders,
+}
+
+/// The running launchers.
+#[derive(Default)]
+pub(super) struct Launchers {
+    running: Vec<RunningLauncher>,
+    /// When one could not be started, although others were there.
+    failed: Option<Instant>,
+}
+
+impl Launchers {
+    /// Ends all of them.
+    pub(super) fn clear(&mut self) {
+        self.running.clear();
+    }
+
+    /// Whether one more may be started.
+    fn may_try(&self) -> bool {
+        self.failed.is_none_or(|failed| failed.elapsed() >= RETRY_AFTER)
+    }
+
+    /// What serves a request for which no further launcher could be started: what is there.
+    fn instead<T>(&mut self, there: Option<T>, error: io::Error) -> Result<T, EngineError> {
+        let Some(there) = there else { return Err(refused(Call::Prepare, error)) };
+        let retry = RETRY_AFTER;
+        tracing::warn!(%error, ?retry, "a further launcher can't be started, so the others do its work");
+        self.failed = Some(Instant::now());
+        Ok(there)
+    }
 }
 
 /// The folders that a launcher mounts, by device and inode. It does not see one that was made in the place of another.
@@ -89,12 +123,13 @@ impl EmbeddedEngine {
             tracing::debug!(%folder, %error, "the folder of package sets can't be made");
         }
         let now = self.mounted();
-        self.end_unused(&mut launchers, &now, Some(&images));
+        self.end_unused(&mut launchers.running, &now, Some(&images));
         let is_fit = |running: &&RunningLauncher| running.of == images && running.mounted == now;
-        let fit = || launchers.iter().filter(is_fit).map(|running| &running.client);
-        let least = fit().min_by_key(|launcher| launcher.waiting());
-        if let Some(least) = least
-            && are_enough(fit().count(), least.waiting(), self.max_launchers)
+        let fit = || launchers.running.iter().filter(is_fit).map(|running| &running.client);
+        let least = fit().min_by_key(|launcher| launcher.waiting()).cloned();
+        if let Some(least) = &least
+            && (are_enough(fit().count(), least.waiting(), self.max_launchers)
+                || !launchers.may_try())
         {
             return Ok(Arc::clone(least));
         }
@@ -108,8 +143,15 @@ impl EmbeddedEngine {
         };
         let program = &self.settings.program;
         let started = LauncherClient::start(program, paths, host.grant.as_ref(), &self.tasks).await;
-        let client = Arc::new(started.map_err(|error| refused(Call::Prepare, error))?);
-        launchers.push(RunningLauncher { of: images, client: Arc::clone(&client), mounted: now });
+        let client = match started {
+            Ok(client) => Arc::new(client),
+            Err(error) => return launchers.instead(least, error),
+        };
+        launchers.running.push(RunningLauncher {
+            of: images,
+            client: Arc::clone(&client),
+            mounted: now,
+        });
         Ok(client)
     }
 
@@ -124,9 +166,9 @@ impl EmbeddedEngine {
         };
         // The holder of the lock does the same.
         if let Ok(mut launchers) = self.launchers.try_lock()
-            && launchers.iter().any(may_end)
+            && launchers.running.iter().any(may_end)
         {
-            self.end_unused(&mut launchers, &self.mounted(), None);
+            self.end_unused(&mut launchers.running, &self.mounted(), None);
         }
     }
 
@@ -189,5 +231,17 @@ mod tests {
         assert_eq!([1, 2, 4, 5, 16, 256].map(max_launchers), [2, 2, 2, 3, 8, 16]);
         assert!(are_enough(1, 0, 2) && !are_enough(1, 1, 2) && are_enough(2, 9, 2));
         assert!(are_enough(2, 1, 8) && !are_enough(2, 2, 8) && are_enough(8, 9, 8));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn without_a_further_launcher_the_others_serve_until_the_next_try() {
+        let mut launchers = Launchers::default();
+        let error = || io::Error::from_raw_os_error(11);
+        launchers.instead(None::<u8>, error()).unwrap_err();
+        assert!(launchers.may_try());
+        assert_eq!(launchers.instead(Some(7), error()).unwrap(), 7);
+        assert!(!launchers.may_try());
+        tokio::time::advance(RETRY_AFTER).await;
+        assert!(launchers.may_try());
     }
 }
