@@ -52,6 +52,26 @@ fn what_is_known_of_files_is_bounded() {
 }
 
 #[test]
+fn a_file_that_was_not_seen_is_not_replaced_by_one_that_comes_back() {
+    let world = World::new();
+    world.write(".undo-0", "big");
+    world.write("big", "the client's");
+    let seen = Entry {
+        stamp: Stamp::of(&statat(CWD, world.path("big"), AtFlags::empty()).unwrap()),
+        content: None,
+    };
+    let put = |there: Option<&Entry>| {
+        let (name, from) = (OsString::from(".undo-0"), PathBuf::from("old"));
+        let mut origin = moved::Origin::Waiting { name, from, is_placed: false };
+        origin.put(world.folder.path(), Path::new("big"), there)
+    };
+    put(None).unwrap_err();
+    assert_eq!(world.read("big"), "the client's");
+    put(Some(&seen)).unwrap();
+    assert_eq!((world.read("big"), world.names()), ("big".into(), vec!["big".to_owned()]));
+}
+
+#[test]
 fn many_names_of_one_file_come_back_quickly() {
     let mut world = without_copies(&["big"]);
     for number in 0..MAX_ENTRIES / 2 {
