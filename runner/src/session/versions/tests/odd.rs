@@ -22,6 +22,24 @@ fn folders_that_a_cell_has_closed_are_opened_again() {
 }
 
 #[test]
+fn folders_that_were_closed_are_closed_again_also_after_the_client_has_written() {
+    let mut world = World::new();
+    world.write("closed/file", "x");
+    let close = |world: &World, mode| {
+        fs::set_permissions(world.path("closed"), fs::Permissions::from_mode(mode)).unwrap();
+    };
+    close(&world, 0);
+    world.cell(|world| world.write("made", "x"));
+    world.versions.rest(None);
+    world.versions.note_written();
+    world.write("sent", "x");
+    let _ = world.undo(1);
+    assert!(world.path("sent").exists() && !world.path("made").exists());
+    assert_eq!(fs::metadata(world.path("closed")).unwrap().mode() & 0o777, 0);
+    close(&world, 0o755);
+}
+
+#[test]
 fn a_sparse_file_comes_back_as_one() {
     let mut world = World::new();
     let file = File::create(world.path("sparse")).unwrap();
