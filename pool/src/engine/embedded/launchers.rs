@@ -37,6 +37,14 @@ fn are_enough(launchers: usize, least_waiting: usize, max: usize) -> bool {
     is_free || launchers >= max || (launchers >= FIRST_LAUNCHERS && !is_queue)
 }
 
+/// How long launchers beyond the first ones are kept without a request. They would only hold memory.
+const KEPT_UNUSED: Duration = Duration::from_secs(10 * 60);
+
+/// Whether a launcher was started for a burst of requests that is over. `earlier` is the number of others for the same images.
+fn is_of_past_burst(earlier: usize, unused: Duration) -> bool {
+    earlier >= FIRST_LAUNCHERS && unused >= KEPT_UNUSED
+}
+
 /// After this time the processes of a sandbox that is being made are killed: one of them was stopped, and its launcher waits
 /// for it. Making one takes 5 ms, and some seconds on an overloaded machine.
 const STOPPED_AFTER: Duration = Duration::from_secs(8);
@@ -62,6 +70,8 @@ pub(super) struct RunningLauncher {
     client: Arc<LauncherClient>,
     /// The folders that it has mounted.
     mounted: MountedFolders,
+    /// The time of the last request for it.
+    used: Instant,
 }
 
 /// The running launchers.
@@ -124,14 +134,18 @@ impl EmbeddedEngine {
         }
         let now = self.mounted();
         self.end_unused(&mut launchers.running, &now, Some(&images));
-        let is_fit = |running: &&RunningLauncher| running.of == images && running.mounted == now;
-        let fit = || launchers.running.iter().filter(is_fit).map(|running| &running.client);
-        let least = fit().min_by_key(|launcher| launcher.waiting()).cloned();
-        if let Some(least) = &least
-            && (are_enough(fit().count(), least.waiting(), self.max_launchers)
-                || !launchers.may_try())
-        {
-            return Ok(Arc::clone(least));
+        let is_fit = |running: &RunningLauncher| running.of == images && running.mounted == now;
+        let fit = launchers.running.iter().filter(|running| is_fit(running)).count();
+        let may_try = launchers.may_try();
+        let mut least = None;
+        let running = launchers.running.iter_mut().filter(|running| is_fit(running));
+        if let Some(running) = running.min_by_key(|running| running.client.waiting()) {
+            running.used = Instant::now();
+            let client = Arc::clone(&running.client);
+            if !may_try || are_enough(fit, client.waiting(), self.max_launchers) {
+                return Ok(client);
+            }
+            least = Some(client);
         }
         let paths = LauncherPaths {
             images: self.store.images(),
@@ -151,6 +165,7 @@ impl EmbeddedEngine {
             of: images,
             client: Arc::clone(&client),
             mounted: now,
+            used: Instant::now(),
         });
         Ok(client)
     }
@@ -178,10 +193,17 @@ impl EmbeddedEngine {
         now: &MountedFolders,
         wanted: Option<&ServedImages>,
     ) {
+        let mut kept = Vec::new();
         launchers.retain(|running| {
+            let earlier = kept.iter().filter(|of| **of == running.of).count();
             let is_of_use = running.mounted == *now
+                && !is_of_past_burst(earlier, running.used.elapsed())
                 && (wanted == Some(&running.of) || self.is_in_use(&running.of));
-            running.client.is_healthy() && (is_of_use || self.has_sandboxes(&running.client))
+            let is_healthy = running.client.is_healthy();
+            if is_healthy && is_of_use {
+                kept.push(running.of.clone());
+            }
+            is_healthy && (is_of_use || self.has_sandboxes(&running.client))
         });
     }
 
@@ -231,6 +253,13 @@ mod tests {
         assert_eq!([1, 2, 4, 5, 16, 256].map(max_launchers), [2, 2, 2, 3, 8, 16]);
         assert!(are_enough(1, 0, 2) && !are_enough(1, 1, 2) && are_enough(2, 9, 2));
         assert!(are_enough(2, 1, 8) && !are_enough(2, 2, 8) && are_enough(8, 9, 8));
+    }
+
+    #[test]
+    fn launchers_of_a_past_burst_end_and_the_first_ones_stay() {
+        let [short, long] = [KEPT_UNUSED / 2, KEPT_UNUSED];
+        assert!(!is_of_past_burst(1, long) && !is_of_past_burst(2, short));
+        assert!(is_of_past_burst(2, long) && is_of_past_burst(15, long));
     }
 
     #[tokio::test(start_paused = true)]
