@@ -6,7 +6,7 @@
 
 const { Dirent, Dir, opendirSync } = require('node:fs');
 const { builtinModules } = require('node:module');
-const { isProxy } = require('node:util').types;
+const { isArgumentsObject, isProxy, isStringObject } = require('node:util').types;
 const { Script } = require('node:vm');
 
 const inspector = require('./inspector.cjs');
@@ -47,8 +47,12 @@ const KEYWORDS = [
   'return', 'static', 'super', 'switch', 'this', 'throw', 'true', 'try', 'typeof', 'var', 'void', 'while', 'yield',
 ];
 
-/** Most names of an answer, the longest of them in bytes, most parts of `a.b.c`, most prototypes, and most files. */
+/**
+ * Most names of an answer, most of which it is chosen, the longest of them in bytes, most parts of `a.b.c`, most prototypes, and
+ * most files.
+ */
 const MOST_NAMES = 200;
+const MOST_KEYS = 100_000;
 const LONGEST_NAME = 200;
 const MOST_PARTS = 20;
 const MOST_PROTOTYPES = 100;
@@ -80,6 +84,7 @@ class Found {
     this.allows = allows;
     this.seen = { __proto__: null };
     this.list = [];
+    this.left = MOST_KEYS;
   }
 
   add(name) {
@@ -91,7 +96,10 @@ class Found {
   }
 
   addAll(list) {
-    for (let at = 0; at < list.length; at += 1) this.add(list[at]);
+    for (let at = 0; at < list.length && this.left > 0; at += 1) {
+      this.left -= 1;
+      this.add(list[at]);
+    }
     return this;
   }
 
@@ -138,11 +146,19 @@ function variable(name, lexical) {
   return value === ABSENT ? names.importedValue(name, ABSENT) : value;
 }
 
+/** Does an object have elements, each of which would be a name? */
+function isList(owner) {
+  if (isView(owner) || isArgumentsObject(owner)) return true;
+  // The prototypes of both are such, too, and have none.
+  return (isArray(owner) || isStringObject(owner)) && getOwnPropertyDescriptor(owner, 'length').value > 0;
+}
+
 function addProperties(found, value) {
   forEachOwner(value, (owner) => {
-    // Each element would be a name.
-    if (isArray(owner) || isView(owner)) found.add('length');
+    // The engine lists all keys of an object or none. What follows from that is bounded.
+    if (isList(owner)) found.add('length');
     else found.addAll(ownKeys(owner));
+    return found.left === 0;
   });
 }
 

@@ -62,6 +62,15 @@ def test_there_is_a_bound(kernel):  # noqa: F811
     kernel.good("for (let n = 0; n < 50_000; n++) globalThis[`name_${n}`] = n; const wide = new Float64Array(2e7); undefined")
     assert len(names(kernel, "name_")) == 200
     assert "length" in names(kernel, "wide.")
+    kernel.good("const text = new String('x'.repeat(150_000)); const list = [1]; undefined")
+    kernel.good("const inputs = (function () { return arguments; })(...Array(60_000)); undefined")
+    for value in ("text", "inputs"):
+        assert names(kernel, f"{value}.len") == ["length"] and names(kernel, f"{value}.hasOwn") == ["hasOwnProperty"]
+    assert names(kernel, "text.toUpp") == ["toUpperCase"] and "map" in names(kernel, "list.")
+    # The first keys of a large object are looked at.
+    kernel.good("const large = {}; for (let n = 0; n < 100_001; n++) large[`key${n}`] = n; undefined")
+    assert names(kernel, "large.key9999") == [f"key9999{n}" for n in ("", *range(10))]
+    assert names(kernel, "large.key100000") == names(kernel, "large.hasOwn") == []
     kernel.good("const odd = { ['x'.repeat(10_000)]: 1, 'x y': 1, 'x\\u001b': 1, 5: 1 }; undefined")
     assert names(kernel, "odd.x") == []
 

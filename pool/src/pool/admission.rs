@@ -396,11 +396,12 @@ impl Turns {
 
     /// Number of further requests of a client that may run.
     fn may_start(&self, client: &Client) -> usize {
-        if *client == Client::Host {
-            return usize::MAX;
-        }
         let running = self.clients.get(client).map_or(0, |share| share.running);
-        self.limits.running_of_one.saturating_sub(running)
+        match client {
+            Client::Host => usize::MAX,
+            Client::Server if self.has_server_slots => SERVER_RUNNING.saturating_sub(running),
+            _ => self.limits.running_of_one.saturating_sub(running),
+        }
     }
 
     fn may_start_another(&self, client: &Client) -> bool {
@@ -420,15 +421,13 @@ impl Turns {
 
     /// Whether a request of a client may run now.
     fn may_run(&self, client: &Client) -> bool {
-        if self.has_server_slots && *client == Client::Server {
-            return self.in_server_slots() < SERVER_RUNNING;
-        }
-        self.has_slot() && self.may_start_another(client)
+        let has_own_slot = self.has_server_slots && *client == Client::Server;
+        (has_own_slot || self.has_slot()) && self.may_start_another(client)
     }
 
     /// Whether a request of a client waits only because the client runs as many as it may.
     fn is_own_share(&self, client: &Client) -> bool {
-        self.has_slot() && !self.may_start_another(client)
+        *client != Client::Server && self.has_slot() && !self.may_start_another(client)
     }
 
     /// The next request to run, if there is a slot: of the clients that may start another, the one that comes before all others, then

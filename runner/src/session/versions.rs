@@ -234,6 +234,10 @@ impl Versions {
         mut restored: impl FnMut(&Path, &File),
     ) -> Option<UndoneFiles> {
         let found = self.marks.iter().rposition(|it| (it.context, it.depth) == (context, depth))?;
+        if self.is_written {
+            // The client has not opened the folders that are opened now.
+            self.note_changes(false, Closed::Leave);
+        }
         self.note_changes(false, Closed::Open);
         let mut wanted = BTreeMap::new();
         let mut kept = BTreeSet::new();

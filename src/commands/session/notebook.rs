@@ -151,14 +151,15 @@ impl Notebook {
             .collect()
     }
 
-    /// Removes the outputs of earlier runs: those of a cell that is not run would be taken for those of this run.
+    /// Removes the outputs of earlier runs: those of a cell that is not reached would be taken for those of this run. A cell that is
+    /// skipped keeps its outputs, which are perhaps nowhere else.
     ///
     /// # Errors
     ///
     /// When they can't be written as JSON.
     pub(super) fn clear(&mut self) -> serde_json::Result<()> {
         for cell in &mut self.cells {
-            if cell.is_code() {
+            if cell.is_code() && !cell.tags.is_skipped {
                 cell.set("outputs", &[(); 0])?;
                 cell.set("execution_count", &None::<u32>)?;
             }
@@ -340,13 +341,20 @@ mod tests {
     }
 
     #[test]
-    fn tags_say_which_cells_are_skipped_and_which_may_fail() {
-        let cell = |tags: Value| json!({ "cell_type": "code", "source": "x", "metadata": { "tags": tags } });
+    fn tags_say_which_cells_are_skipped_with_their_outputs_and_which_may_fail() {
+        let cell = |tags: Value| json!({ "cell_type": "code", "source": "x", "metadata": { "tags": tags }, "outputs": [{}], "execution_count": 4 });
         let cells =
             [cell(json!(["raises-exception"])), cell(json!(["skip-execution"])), cell(json!(5))];
-        let read = notebook(&json!({ "cells": cells, "nbformat": 4, "metadata": {} })).unwrap();
+        let mut read = notebook(&json!({ "cells": cells, "nbformat": 4, "metadata": {} })).unwrap();
         let run: Vec<_> = read.code().iter().map(|cell| (cell.at, cell.may_raise)).collect();
         assert_eq!(run, [(0, true), (2, false)]);
+        read.clear().unwrap();
+        let written: Value = serde_json::from_slice(&read.written().unwrap()).unwrap();
+        let outputs = |at: usize| {
+            (&written["cells"][at]["outputs"], &written["cells"][at]["execution_count"])
+        };
+        assert_eq!(outputs(0), (&json!([]), &Value::Null));
+        assert_eq!(outputs(1), (&json!([{}]), &json!(4)));
     }
 
     #[test]

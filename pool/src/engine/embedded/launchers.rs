@@ -8,6 +8,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use super::cgroups::Cgroup;
 use super::launcher_client::{CreateError, LauncherClient, SandboxHandles};
 use super::plan::Plan;
@@ -35,9 +37,20 @@ fn are_enough(launchers: usize, least_waiting: usize, max: usize) -> bool {
     is_free || launchers >= max || (launchers >= FIRST_LAUNCHERS && !is_queue)
 }
 
+/// How long launchers beyond the first ones are kept without a request. They would only hold memory.
+const KEPT_UNUSED: Duration = Duration::from_secs(10 * 60);
+
+/// Whether a launcher was started for a burst of requests that is over. `earlier` is the number of others for the same images.
+fn is_of_past_burst(earlier: usize, unused: Duration) -> bool {
+    earlier >= FIRST_LAUNCHERS && unused >= KEPT_UNUSED
+}
+
 /// After this time the processes of a sandbox that is being made are killed: one of them was stopped, and its launcher waits
 /// for it. Making one takes 5 ms, and some seconds on an overloaded machine.
 const STOPPED_AFTER: Duration = Duration::from_secs(8);
+
+/// Time until another try after a launcher could not be started. Until then the others make all sandboxes.
+const RETRY_AFTER: Duration = Duration::from_secs(10);
 
 /// The images whose sandboxes a launcher makes.
 ///
@@ -57,6 +70,37 @@ pub(super) struct RunningLauncher {
     client: Arc<LauncherClient>,
     /// The folders that it has mounted.
     mounted: MountedFolders,
+    /// The time of the last request for it.
+    used: Instant,
+}
+
+/// The running launchers.
+#[derive(Default)]
+pub(super) struct Launchers {
+    running: Vec<RunningLauncher>,
+    /// When one could not be started, although others were there.
+    failed: Option<Instant>,
+}
+
+impl Launchers {
+    /// Ends all of them.
+    pub(super) fn clear(&mut self) {
+        self.running.clear();
+    }
+
+    /// Whether one more may be started.
+    fn may_try(&self) -> bool {
+        self.failed.is_none_or(|failed| failed.elapsed() >= RETRY_AFTER)
+    }
+
+    /// What serves a request for which no further launcher could be started: what is there.
+    fn instead<T>(&mut self, there: Option<T>, error: io::Error) -> Result<T, EngineError> {
+        let Some(there) = there else { return Err(refused(Call::Prepare, error)) };
+        let retry = RETRY_AFTER;
+        tracing::warn!(%error, ?retry, "a further launcher can't be started, so the others do its work");
+        self.failed = Some(Instant::now());
+        Ok(there)
+    }
 }
 
 /// The folders that a launcher mounts, by device and inode. It does not see one that was made in the place of another.
@@ -89,14 +133,19 @@ impl EmbeddedEngine {
             tracing::debug!(%folder, %error, "the folder of package sets can't be made");
         }
         let now = self.mounted();
-        self.end_unused(&mut launchers, &now, Some(&images));
-        let is_fit = |running: &&RunningLauncher| running.of == images && running.mounted == now;
-        let fit = || launchers.iter().filter(is_fit).map(|running| &running.client);
-        let least = fit().min_by_key(|launcher| launcher.waiting());
-        if let Some(least) = least
-            && are_enough(fit().count(), least.waiting(), self.max_launchers)
-        {
-            return Ok(Arc::clone(least));
+        self.end_unused(&mut launchers.running, &now, Some(&images));
+        let is_fit = |running: &RunningLauncher| running.of == images && running.mounted == now;
+        let fit = launchers.running.iter().filter(|running| is_fit(running)).count();
+        let may_try = launchers.may_try();
+        let mut least = None;
+        let running = launchers.running.iter_mut().filter(|running| is_fit(running));
+        if let Some(running) = running.min_by_key(|running| running.client.waiting()) {
+            running.used = Instant::now();
+            let client = Arc::clone(&running.client);
+            if !may_try || are_enough(fit, client.waiting(), self.max_launchers) {
+                return Ok(client);
+            }
+            least = Some(client);
         }
         let paths = LauncherPaths {
             images: self.store.images(),
@@ -108,8 +157,16 @@ impl EmbeddedEngine {
         };
         let program = &self.settings.program;
         let started = LauncherClient::start(program, paths, host.grant.as_ref(), &self.tasks).await;
-        let client = Arc::new(started.map_err(|error| refused(Call::Prepare, error))?);
-        launchers.push(RunningLauncher { of: images, client: Arc::clone(&client), mounted: now });
+        let client = match started {
+            Ok(client) => Arc::new(client),
+            Err(error) => return launchers.instead(least, error),
+        };
+        launchers.running.push(RunningLauncher {
+            of: images,
+            client: Arc::clone(&client),
+            mounted: now,
+            used: Instant::now(),
+        });
         Ok(client)
     }
 
@@ -124,9 +181,9 @@ impl EmbeddedEngine {
         };
         // The holder of the lock does the same.
         if let Ok(mut launchers) = self.launchers.try_lock()
-            && launchers.iter().any(may_end)
+            && launchers.running.iter().any(may_end)
         {
-            self.end_unused(&mut launchers, &self.mounted(), None);
+            self.end_unused(&mut launchers.running, &self.mounted(), None);
         }
     }
 
@@ -136,10 +193,17 @@ impl EmbeddedEngine {
         now: &MountedFolders,
         wanted: Option<&ServedImages>,
     ) {
+        let mut kept = Vec::new();
         launchers.retain(|running| {
+            let earlier = kept.iter().filter(|of| **of == running.of).count();
             let is_of_use = running.mounted == *now
+                && !is_of_past_burst(earlier, running.used.elapsed())
                 && (wanted == Some(&running.of) || self.is_in_use(&running.of));
-            running.client.is_healthy() && (is_of_use || self.has_sandboxes(&running.client))
+            let is_healthy = running.client.is_healthy();
+            if is_healthy && is_of_use {
+                kept.push(running.of.clone());
+            }
+            is_healthy && (is_of_use || self.has_sandboxes(&running.client))
         });
     }
 
@@ -189,5 +253,24 @@ mod tests {
         assert_eq!([1, 2, 4, 5, 16, 256].map(max_launchers), [2, 2, 2, 3, 8, 16]);
         assert!(are_enough(1, 0, 2) && !are_enough(1, 1, 2) && are_enough(2, 9, 2));
         assert!(are_enough(2, 1, 8) && !are_enough(2, 2, 8) && are_enough(8, 9, 8));
+    }
+
+    #[test]
+    fn launchers_of_a_past_burst_end_and_the_first_ones_stay() {
+        let [short, long] = [KEPT_UNUSED / 2, KEPT_UNUSED];
+        assert!(!is_of_past_burst(1, long) && !is_of_past_burst(2, short));
+        assert!(is_of_past_burst(2, long) && is_of_past_burst(15, long));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn without_a_further_launcher_the_others_serve_until_the_next_try() {
+        let mut launchers = Launchers::default();
+        let error = || io::Error::from_raw_os_error(11);
+        launchers.instead(None::<u8>, error()).unwrap_err();
+        assert!(launchers.may_try());
+        assert_eq!(launchers.instead(Some(7), error()).unwrap(), 7);
+        assert!(!launchers.may_try());
+        tokio::time::advance(RETRY_AFTER).await;
+        assert!(launchers.may_try());
     }
 }

@@ -42,7 +42,7 @@ pub use self::build::ImageBuild;
 use self::cgroups::Cgroup;
 use self::host::{Host, HostError};
 use self::labels::{TEMPLATES, instance_of, labels_of};
-use self::launchers::{RunningLauncher, ServedImages, max_launchers};
+use self::launchers::{Launchers, ServedImages, max_launchers};
 use self::layout::IMAGES;
 use self::live::Live;
 use self::plan::Users;
@@ -87,7 +87,7 @@ pub struct EmbeddedEngine {
     instance: String,
     host: Result<Host, Arc<HostError>>,
     store: Store,
-    launchers: tokio::sync::Mutex<Vec<RunningLauncher>>,
+    launchers: tokio::sync::Mutex<Launchers>,
     max_launchers: usize,
     sandboxes: Mutex<HashMap<SandboxName, Live>>,
     /// Images that sandboxes use, by digest.

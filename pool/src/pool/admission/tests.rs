@@ -250,6 +250,24 @@ async fn resting_slots_are_called_back_for_clients_that_can_use_them() {
     assert_eq!((admission.running(), admission.waiting()), (0, 0));
 }
 
+#[tokio::test]
+async fn resting_slots_are_not_called_back_for_the_server_which_has_its_own() {
+    let wait = Duration::from_secs(5);
+    let limits = AdmissionLimits { running: 4, running_of_one: 4, queue: 9, wait };
+    let admission = Admission::with_server_slots(limits);
+    let mut slot = admission.enter(&Client::named("a")).await.unwrap();
+    slot.rest();
+    let mut of_server = Vec::new();
+    for _ in 0..SERVER_RUNNING {
+        of_server.push(admission.enter(&Client::Server).await.unwrap());
+    }
+    let mut waiting = Box::pin(admission.enter(&Client::Server));
+    assert!(futures_util::poll!(&mut waiting).is_pending());
+    assert!(slot.wanted().now_or_never().is_none());
+    drop(of_server);
+    assert!(waiting.await.is_ok());
+}
+
 #[tokio::test(start_paused = true)]
 async fn programs_of_the_server_never_wait_for_those_of_clients() {
     let wait = Duration::from_secs(5);

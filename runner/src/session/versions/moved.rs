@@ -6,8 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{
-    AtFlags, CWD, FileType, Mode, RenameFlags, linkat, openat, renameat, renameat_with, statat,
-    unlinkat,
+    AtFlags, CWD, FileType, Mode, RenameFlags, linkat, openat, renameat_with, statat, unlinkat,
 };
 use rustix::io::Errno;
 
@@ -130,7 +129,10 @@ impl Origin {
         let (folder, last) = parent(workdir, path)?;
         match self {
             Self::Waiting { name, is_placed, .. } => {
-                renameat(openat(CWD, workdir, FOLDER, Mode::empty())?, &*name, &folder, &last)?;
+                // A file that was not seen may have the name.
+                let flags = there.map_or(RenameFlags::NOREPLACE, |_| RenameFlags::empty());
+                let top = openat(CWD, workdir, FOLDER, Mode::empty())?;
+                renameat_with(top, &*name, &folder, &last, flags)?;
                 *is_placed = true;
             }
             Self::Link(place) => {

@@ -22,6 +22,24 @@ fn folders_that_a_cell_has_closed_are_opened_again() {
 }
 
 #[test]
+fn folders_that_were_closed_are_closed_again_also_after_the_client_has_written() {
+    let mut world = World::new();
+    world.write("closed/file", "x");
+    let close = |world: &World, mode| {
+        fs::set_permissions(world.path("closed"), fs::Permissions::from_mode(mode)).unwrap();
+    };
+    close(&world, 0);
+    world.cell(|world| world.write("made", "x"));
+    world.versions.rest(None);
+    world.versions.note_written();
+    world.write("sent", "x");
+    let _ = world.undo(1);
+    assert!(world.path("sent").exists() && !world.path("made").exists());
+    assert_eq!(fs::metadata(world.path("closed")).unwrap().mode() & 0o777, 0);
+    close(&world, 0o755);
+}
+
+#[test]
 fn a_sparse_file_comes_back_as_one() {
     let mut world = World::new();
     let file = File::create(world.path("sparse")).unwrap();
@@ -49,6 +67,26 @@ fn what_is_known_of_files_is_bounded() {
         world.versions.rest(None);
         assert!(world.versions.now.len() <= 2 * MAX_ENTRIES);
     }
+}
+
+#[test]
+fn a_file_that_was_not_seen_is_not_replaced_by_one_that_comes_back() {
+    let world = World::new();
+    world.write(".undo-0", "big");
+    world.write("big", "the client's");
+    let seen = Entry {
+        stamp: Stamp::of(&statat(CWD, world.path("big"), AtFlags::empty()).unwrap()),
+        content: None,
+    };
+    let put = |there: Option<&Entry>| {
+        let (name, from) = (OsString::from(".undo-0"), PathBuf::from("old"));
+        let mut origin = moved::Origin::Waiting { name, from, is_placed: false };
+        origin.put(world.folder.path(), Path::new("big"), there)
+    };
+    put(None).unwrap_err();
+    assert_eq!(world.read("big"), "the client's");
+    put(Some(&seen)).unwrap();
+    assert_eq!((world.read("big"), world.names()), ("big".into(), vec!["big".to_owned()]));
 }
 
 #[test]
