@@ -254,9 +254,9 @@ TOLD = [
     ),
     Told(
         "a whole notebook",
-        {"language": "python", "code": '{"cells": [], "metadata": {}, "nbformat": 4}'},
+        {"language": "python", "code": '{"cells": [{"cell_type": "code", "source": "x"}], "nbformat": 4}'},
         "entrypoint_code",
-        "give the source of its code cells",
+        "one code cell",
     ),
     Told("code as a list of lines", {"language": "python", "code": ["a", "b"]}, "entrypoint_code", "as a string"),
     Told("nothing", {}, "entrypoint_code", "there is nothing to run"),

@@ -691,7 +691,10 @@ async def test_an_answer_with_changes_is_bounded_however_fast_they_come(sandbox)
         with sandbox.streaming(START, sandbox.start(f'python3 -c "{names}"')) as stream:
             pid = stream.started()
             asked = 0
-            for _ in range(2):
+            # Those of one time of asking can all be lost.
+            for turn in range(6):
+                if turn > 1 and asked:
+                    break
                 began = time.monotonic()
                 status, answer = sandbox.rpc("filesystem.Filesystem/GetWatcherEvents", {"watcherId": watcher})
                 took = time.monotonic() - began

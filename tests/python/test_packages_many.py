@@ -60,7 +60,7 @@ async def test_each_request_sees_its_own_set_and_no_other(tmp_path):
                     # One that is in use stays, and one that was removed may not be there yet.
                     assert done.returncode == 0 or "in use" in done.stderr or "is not built" in done.stderr, done
                     removed.extend([name] if done.returncode == 0 else [])
-                    await anyio.sleep(2)
+                    await anyio.sleep(0.3)
 
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(remove)
