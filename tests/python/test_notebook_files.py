@@ -154,7 +154,7 @@ def test_what_can_t_be_run_is_refused_before_anything_is_written(tmp_path):
         (["gone.py"], "gone.py: there is no such file"),
         (["a.py"], "a.py: this is not text in UTF-8"),
         (["a.py", "--out", "new"], "--out writes a notebook that was run"),
-        (["r.ipynb", "--out", "no/new"], "--out no/new: there is no such file or folder"),
+        (["r.ipynb", "--out", "no/new"], "--out no/new: there is no folder no"),
     ]:
         finished = run(tmp_path, *arguments)
         assert finished.returncode == 125 and expected in finished.stderr, (arguments, finished)

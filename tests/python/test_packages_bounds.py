@@ -100,6 +100,11 @@ async def measured(store):
         looking.cancel_scope.cancel()
 
 
+OF_MEMORY = ("npm", "256 MiB", "buildMemoryMB")
+
+# npm keeps what it has unpacked until the disk has it, so on a slow disk it reaches the bound of memory first.
+EITHER = {"long-module", "many-module"}
+
 BOMBS = [
     ("python", "long-wheel", ("long", "16 MiB", "maxStoreMB")),
     ("python", "many-wheel", ("many-wheel", "16 MiB", "maxStoreMB")),
@@ -107,7 +112,7 @@ BOMBS = [
     ("python", "told-wheel", ("told-wheel", "uv", "256 MiB", "buildMemoryMB")),
     ("javascript", "long-module", ("long-module", "16 MiB", "maxStoreMB")),
     ("javascript", "many-module", ("many-module", "16 MiB", "maxStoreMB")),
-    ("javascript", "told-module", ("told-module", "npm", "256 MiB", "buildMemoryMB")),
+    ("javascript", "told-module", ("told-module", *OF_MEMORY)),
 ]
 
 
@@ -136,8 +141,8 @@ async def test_a_package_that_gets_too_large_is_refused_early_and_leaves_nothing
                         beside.start_soon(build_beside)
                     text = (await server.fails("1", name, language=language)).content[0].text
                 assert text.startswith("Packages error: "), text
-                for part in parts:
-                    assert part in text, text
+                is_as_told = all(part in text for part in parts)
+                assert is_as_told or (name in EITHER and all(part in text for part in OF_MEMORY)), text
                 assert most.disk < STORE_MB + LATE_MB, (name, most.disk)
                 assert 500 in most.scores and (True in most.groups) == (engine.KIND == "embedded"), (most.scores, most.groups)
                 assert 0 < most.memory < MEMORY_MB + PROGRAM_MB, (name, most.memory)

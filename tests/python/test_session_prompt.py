@@ -80,14 +80,14 @@ def test_a_line_in_which_an_input_goes_on_is_marked_until_something_is_typed(tmp
     with terminal(tmp_path) as prompt:
         press(prompt, "if 1:", "\r")
         raw_until(prompt, CONTINUATION)
-        press(prompt, "6 * 7", "\r")
+        press(prompt, "print(6 * 7)", "\r")
         # Each key shows the whole input anew, and only the next line has the mark again.
         assert raw_until(prompt, CONTINUATION).count("...") == 1
         press(prompt, "\r")
         shown = prompt.until("[2]> ")
         assert "\r\n42\r\n" in shown and "..." not in shown, shown
         # The key that accepts a suggestion does not accept the mark.
-        press(prompt, "if 1:", "\r", ARROW_RIGHT, "6 * 9", "\r", ARROW_RIGHT, "\r")
+        press(prompt, "if 1:", "\r", ARROW_RIGHT, "print(6 * 9)", "\r", ARROW_RIGHT, "\r")
         assert "\r\n54\r\n" in prompt.until("[3]> ")
         leave(prompt)
 
