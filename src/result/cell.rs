@@ -106,6 +106,11 @@ fn message(cause: Option<String>, cell: &CellOutcome) -> Option<String> {
         }
         (true, ..) => undone(cell),
     };
+    with_state(cause, state)
+}
+
+/// The cause of a failure with what it means for the session, as far as there are any.
+pub(crate) fn with_state(cause: Option<String>, state: Option<String>) -> Option<String> {
     match (cause, state) {
         (Some(cause), Some(state)) => Some(format!("{cause}; {state}")),
         (cause, state) => cause.or(state),

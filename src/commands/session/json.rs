@@ -8,6 +8,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::calls::command::{Bytes, FinishedStep, Form, Output, Shown};
+use crate::result::cell;
 use crate::result::units::text;
 
 /// The line of a cell. Names are those of the results of tools.
@@ -86,10 +87,7 @@ pub(super) fn line(step: &FinishedStep) -> serde_json::Result<String> {
         status: &step.status,
         exit_code,
         signal,
-        message: match (&step.cause, &step.undone_state) {
-            (Some(cause), Some(undone)) => Some(format!("{cause}; {undone}")),
-            (cause, undone) => cause.as_ref().or(undone.as_ref()).cloned(),
-        },
+        message: cell::with_state(step.cause.clone(), step.undone_state.clone()),
         notes: &step.notes,
         end: step.cell_end,
         stdout: written(&step.stdout),
