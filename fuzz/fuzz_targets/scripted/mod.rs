@@ -105,7 +105,7 @@ impl Engine for Scripted {
         Vec::new()
     }
 
-    async fn prepare(&self, _: &Image) -> Result<(), EngineError> {
+    async fn prepare(&self, _: &SandboxSpec) -> Result<(), EngineError> {
         Ok(())
     }
 
