@@ -20,6 +20,7 @@ BROKEN = {
         "a cell has broken IPython",
     ),
     "shell": ("get_ipython().run_cell = None", "a cell has broken IPython"),
+    "results of the shell": ("import IPython.core.interactiveshell as i\ni.ExecutionInfo = None", "a cell has broken IPython"),
     "its parts": ("s = get_ipython()\ns.compile = s.history_manager = s.events = s.display_formatter = None", "a cell has broken IPython"),
     "instance of the shell": ("from IPython.core.interactiveshell import InteractiveShell\nInteractiveShell.clear_instance()", ""),
     "hooks": ("import sys\nsys.displayhook = sys.excepthook = sys.unraisablehook = None\nsys.meta_path.clear()", ""),
