@@ -44,7 +44,7 @@ const { Pipe, constants: kinds } = process.binding('pipe_wrap');
 const { WriteWrap, streamBaseState, kReadBytesOrError, kArrayBufferOffset } = process.binding('stream_wrap');
 
 const { from: bufferFrom, alloc, concat } = Buffer;
-const { defineProperty, keys } = Object;
+const { keys } = Object;
 const { apply } = Reflect;
 const { then } = Promise.prototype;
 const { writeSync } = fs;
