@@ -171,19 +171,22 @@ def _take(session, channel, payload, descriptors):
     _signals.forget_interrupts()
     _tell(channel, b"s", reason)
     _score(_SCORE_RUNNING)
-    before = {}
-    # An earlier cell may have replaced `os.environ`.
-    failures = [_guarded(lambda: load("variables")["put"](variables, before)) if variables else None]
+    before, failures = {}, {}
+    # An earlier cell may have replaced `os.environ` or `sys.path`.
+    if variables:
+        failures["The variables for this cell could not be set"] = _guarded(lambda: load("variables")["put"](variables, before))
     found = _packages()
     if found != session.packages:
-        session.packages = found
-        failures.append(_guarded(lambda: load("installed")["adopt"]()))
-    if any(isinstance(failure, KeyboardInterrupt) for failure in failures):
+        failure = failures["The path of modules could not get the installed packages"] = _guarded(lambda: load("installed")["adopt"]())
+        if failure is None:
+            session.packages = found
+    if any(isinstance(failure, KeyboardInterrupt) for failure in failures.values()):
         # The cell was interrupted before its code.
         end = _INTERRUPTED, _INTERRUPTED_CODE, "KeyboardInterrupt"
     else:
-        if failures[0] is not None:
-            session.complain("The variables for this cell could not be set: %s\n" % type(failures[0]).__name__)
+        for what, failure in failures.items():
+            if failure is not None:
+                session.complain("%s: %s\n" % (what, type(failure).__name__))
         end = _run(session, number, source)
     if before:
         _guarded(lambda: load("variables")["take_back"](before))

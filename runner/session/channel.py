@@ -59,6 +59,9 @@ class Channel:
 
     def receive(self):
         """Returns the kind, the payload and the descriptors of the next message. Ends the process if there is none."""
+        if not self.is_ours():
+            # A fork of the client that has come here, by an exception that the kernel did not expect. The messages are the session's.
+            _exit(1)
         head, descriptors = b"", []
         try:
             while len(head) < _HEAD:

@@ -22,7 +22,9 @@ def adopt():
     at = next(first, len(sys.path))
     before, behind = set(sys.path), sys.path[at:]
     del sys.path[at:]
-    library("importlib").invalidate_caches()
-    site.addsitedir(place, {site.makepath(path)[1] for path in sys.path})
-    sys.path.extend(path for path in behind if path not in sys.path)
+    try:
+        library("importlib").invalidate_caches()
+        site.addsitedir(place, {site.makepath(path)[1] for path in sys.path})
+    finally:
+        sys.path.extend(path for path in behind if path not in sys.path)
     load("imports")["finder"].add_places([path for path in sys.path if path not in before])

@@ -86,10 +86,10 @@ class Cells:
             shell.begin(number)
             result = shell.run_cell(source, store_history=True)
             failure = result.error_before_exec or result.error_in_exec
-        except UnboundLocalError:
-            # IPython returns a result that it does not have, if a second interrupt comes while it handles the first one.
-            return KeyboardInterrupt()
         except BaseException as error:
+            if isinstance(error, UnboundLocalError) and shell.has_begun:
+                # IPython returns a result that it does not have, if a second interrupt comes while it handles the first one.
+                return KeyboardInterrupt()
             if isinstance(error, KeyboardInterrupt) or shell.has_begun:
                 return error
             raise _Broken(_name_of(error)) from None

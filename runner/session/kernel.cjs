@@ -44,7 +44,7 @@ const { Pipe, constants: kinds } = process.binding('pipe_wrap');
 const { WriteWrap, streamBaseState, kReadBytesOrError, kArrayBufferOffset } = process.binding('stream_wrap');
 
 const { from: bufferFrom, alloc, concat } = Buffer;
-const { defineProperty, keys } = Object;
+const { keys } = Object;
 const { apply } = Reflect;
 const { then } = Promise.prototype;
 const { writeSync } = fs;
@@ -172,22 +172,29 @@ function run(work) {
   }
 }
 
-/** Sets variables of the environment. Returns what they were before. */
-function setVariables(variables) {
-  const before = [];
-  for (const variable of variables) {
-    const at = variable.indexOf('=');
-    const name = variable.slice(0, at);
-    before.push([name, process.env[name]]);
-    process.env[name] = variable.slice(at + 1);
+/** Sets variables of the environment, and notes what they were before. The program may have made that impossible. */
+function setVariables(mine, variables) {
+  try {
+    for (const variable of variables) {
+      const at = variable.indexOf('=');
+      const name = variable.slice(0, at);
+      const before = process.env[name];
+      process.env[name] = variable.slice(at + 1);
+      mine.variables.push([name, before]);
+    }
+  } catch (error) {
+    complain(`The variables for this cell could not be set: ${printing.describe(error).line}\n`);
   }
-  return before;
 }
 
-function takeBackVariables(before) {
-  for (const [name, value] of before) {
-    if (value === undefined) delete process.env[name];
-    else process.env[name] = value;
+function takeBackVariables({ variables }) {
+  try {
+    for (const [name, value] of variables) {
+      if (value === undefined) delete process.env[name];
+      else process.env[name] = value;
+    }
+  } catch {
+    // The cell has put an environment of its own there, or frozen it. It has to end all the same.
   }
 }
 
@@ -206,7 +213,7 @@ function start({ number, flags, variables, code }) {
     exit: null,
     before: resources(),
     /** Variables that were others before it. */
-    variables: setVariables(variables),
+    variables: [],
     /** Is what it shows for a program? Then errors are shown, too. */
     isForProgram: (flags & FOR_PROGRAM) !== 0,
     isAsynchronous: false,
@@ -216,6 +223,7 @@ function start({ number, flags, variables, code }) {
   };
   const mine = cell;
   send('s', bufferFrom([NEVER_THERE]));
+  setVariables(mine, variables);
   channel.unref();
   guard();
   // Forgets an interruption that came between the cells.
@@ -406,7 +414,7 @@ function endByItself(mine) {
 
 function end(mine, kind, code, reason) {
   clearTimeout(mine.timer);
-  takeBackVariables(mine.variables);
+  takeBackVariables(mine);
   cell = null;
   process.exitCode = undefined;
   guard();

@@ -12,10 +12,13 @@ pub(crate) enum MultilineText {
     Parts(Vec<String>),
 }
 
-/// Whether a text is a whole notebook, or the begin of one.
+/// Whether a text is a whole notebook, or the begin of one: an object of JSON, and no block of JavaScript.
 pub(crate) fn is_notebook(text: &str) -> bool {
     let has = |key| text.contains(key);
-    text.trim_start().starts_with('{') && has("\"cells\"") && has("\"nbformat\"")
+    let inside = text.trim_start().strip_prefix('{');
+    inside.is_some_and(|inside| inside.trim_start().starts_with('"'))
+        && has("\"cells\"")
+        && has("\"nbformat\"")
 }
 
 impl From<MultilineText> for String {

@@ -11,6 +11,9 @@ use serde_json::value::RawValue;
 
 use crate::result::units::text;
 
+/// The media type of an exception, if a program gets what a cell shows.
+pub(crate) const EXCEPTION: &str = "application/vnd.isolator.error";
+
 /// A form of a thing.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]

@@ -18,6 +18,8 @@ WITHIN_S = 20
 # Of the descriptor by which a kernel gets its channel.
 LEAST_NUMBER = 60
 ENDED, FAILED, INTERRUPTED, EXITED = range(4)
+# The flag of a cell that comes with variables.
+VARIABLES = 8
 
 
 @dataclass
@@ -91,9 +93,11 @@ class Kernel:
             data += chunk
         return data
 
-    def send(self, code, flags=0):
+    def send(self, code, flags=0, variables=()):
         self.number += 1
-        payload = struct.pack(">IB", self.number, flags) + code.encode()
+        text = "".join(f"{variable}\0" for variable in variables).encode()
+        head = struct.pack(">IBI", self.number, flags | VARIABLES, len(text)) + text if text else struct.pack(">IB", self.number, flags)
+        payload = head + code.encode()
         self.channel.sendall(struct.pack(">cI", b"C", len(payload)) + payload)
 
     def result(self):
@@ -123,8 +127,8 @@ class Kernel:
             data += chunk
         return data.decode()
 
-    def run(self, code, flags=0):
-        self.send(code, flags)
+    def run(self, code, flags=0, variables=()):
+        self.send(code, flags, variables)
         return self.result()
 
     def good(self, code, flags=0):

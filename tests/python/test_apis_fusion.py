@@ -194,6 +194,10 @@ async def test_cells_run_one_after_the_other_until_one_takes_too_long_or_dies(pl
     assert (found["status"], found["driver"]["return_code"], found["files"]) == ("Success", 0, {"x.txt": in_base64("y")})
     assert [cell["stdout"] for cell in found["cells"]] == ["", "", "123\n", "", ""]
     assert found["cells"][1]["display"] == [{"text/plain": "123"}]
+    # The media types are those of a notebook's kernel.
+    cells = ["[1]", "import pandas\npandas.DataFrame({'a': [1]})"]
+    shown = [cell["display"] for cell in (await post(place, "/run_jupyter", {"cells": cells})).json["cells"]]
+    assert [[set(thing) for thing in things] for things in shown] == [[{"text/plain"}], [{"text/plain", "text/html"}]], shown
     (error,) = found["cells"][3]["error"]
     assert (error["ename"], error["evalue"], error["traceback"][-1]) == ("RuntimeError", "why", "RuntimeError: why")
     assert found["cells"][3]["stderr"] == ""

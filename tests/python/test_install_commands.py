@@ -269,6 +269,12 @@ def test_npm_refuses_what_can_not_be(tmp_path, arguments, code, said):
     assert (done.code, done.out) == (code, "") and done.err.startswith("npm error ") and said in done.err, done
 
 
+@pytest.mark.parametrize("name", ["odd", "constructor", "toString", "__proto__"])
+def test_npm_names_a_command_that_it_does_not_have(tmp_path, name):
+    done = npm(tmp_path, name)
+    assert (done.code, done.out) == (1, "") and done.err.startswith(f'Unknown command: "{name}"\n'), done
+
+
 def test_npm_passes_on_why_packages_do_not_come(tmp_path):
     with fake_runner(refused("no version\nof x\x1b", "no_match"), refused("not allowed"), [b"[]\n"], []):
         done = npm(tmp_path, "install", "x@9")

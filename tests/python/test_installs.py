@@ -74,6 +74,15 @@ async def test_a_session_installs_and_its_cells_go_on(tools):
 
 
 @pytest.mark.any_engine
+async def test_a_cell_is_told_if_its_interpreter_can_not_get_the_packages(tools):
+    async with opened(tools) as session:
+        await session.cell("import sys; sys.path = tuple(sys.path)\n!pip install -q gamma")
+        cell = await session.cell("import gamma")
+        assert cell["stderr"].startswith("The path of modules could not get the installed packages: TypeError\n"), cell
+        # The kernel has made a list of the path again.
+        assert (await session.cell("import gamma; 5"))["result"] == "5"
+
+
 async def test_each_refusal_says_what_can_be_done(demand, tools):
     program = "import subprocess, sys; sys.exit(subprocess.run(['pip', 'install', *sys.argv[1:]]).returncode)"
     for args, *said in [

@@ -93,6 +93,13 @@ def test_a_cell_that_awaits_starts_no_other_loop(runner):
     assert ended(runner.run("asyncio.run(asyncio.sleep(0, 5))")).text == "5"
 
 
+def test_code_outside_of_a_coroutine_is_in_no_task(runner):
+    """Otherwise, `anyio.run` would refuse to run there."""
+    ended(runner.run("import asyncio\nasync def f(): return asyncio.current_task() is not None"))
+    assert ended(runner.run("asyncio.current_task(), asyncio.run(f())")).text == "(None, True)"
+    assert ended(runner.run("await f()")).text == "True"
+
+
 def test_things_of_one_loop_are_used_by_many_cells(runner):
     """Queues, locks, groups and timeouts belong to the loop in which they were used first."""
     cells = [

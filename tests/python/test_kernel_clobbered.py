@@ -20,6 +20,7 @@ BROKEN = {
         "a cell has broken IPython",
     ),
     "shell": ("get_ipython().run_cell = None", "a cell has broken IPython"),
+    "results of the shell": ("import IPython.core.interactiveshell as i\ni.ExecutionInfo = None", "a cell has broken IPython"),
     "its parts": ("s = get_ipython()\ns.compile = s.history_manager = s.events = s.display_formatter = None", "a cell has broken IPython"),
     "instance of the shell": ("from IPython.core.interactiveshell import InteractiveShell\nInteractiveShell.clear_instance()", ""),
     "hooks": ("import sys\nsys.displayhook = sys.excepthook = sys.unraisablehook = None\nsys.meta_path.clear()", ""),
@@ -86,7 +87,15 @@ def test_a_cell_that_ends_the_interpreter_costs_only_itself(runner, name):
     assert ended(runner.run("x, await t", checkpoint=True)).text == "(1, 5)"
 
 
-@pytest.mark.parametrize("code", ["import os\npid = os.fork()", "import multiprocessing as m\np = m.get_context('fork').Process(target=print)\np.start()"])
+FORKS = [
+    "import os\npid = os.fork()",
+    "import multiprocessing as m\np = m.get_context('fork').Process(target=print)\np.start()",
+    # It leaves the code of the cell in a way that the kernel can't report.
+    "import os\nclass Exit(SystemExit):\n    @property\n    def code(self): raise ValueError\nif os.fork() == 0: raise Exit",
+]
+
+
+@pytest.mark.parametrize("code", FORKS)
 def test_a_fork_of_a_cell_takes_nothing_from_the_session(runner, code):
     ended(runner.run("import asyncio\nx = 1\nt = asyncio.create_task(asyncio.sleep(0.05, 5))", checkpoint=True))
     ended(runner.run(code, checkpoint=True))

@@ -385,6 +385,20 @@ def test_a_program_that_replaces_everything_does_not_break_the_kernel(kernel):
     assert kernel.good("6") == "6"
 
 
+@pytest.mark.parametrize("broken", ["process.env = Object.freeze({ OWN: '1' })", "process.env = null", "Object.defineProperty(process, 'env', { get() { throw 1 } })"])
+def test_variables_of_a_cell_are_set_for_it_alone_and_an_environment_that_takes_none_stops_no_cell(kernel, broken):
+    variables = ["A=1", "PATH=/x=y"]
+    assert kernel.run("process.env.A + process.env.PATH", variables=variables).value == "'1/x=y'"
+    assert kernel.good("[process.env.A, process.env.PATH.includes('=')]") == "[ undefined, false ]"
+    # Broken while they are set, and before.
+    cell = kernel.run(f"{broken}; 5", variables=variables)
+    assert (cell.kind, cell.value, cell.stderr) == (ENDED, "5", "")
+    cell = kernel.run("6", variables=variables)
+    assert (cell.kind, cell.value) == (ENDED, "6")
+    assert cell.stderr.startswith("The variables for this cell could not be set: "), cell
+    assert kernel.good("7") == "7"
+
+
 def test_then_of_promises_may_be_replaced(kernel):
     kernel.good("Promise.prototype.then = () => { throw new Error('replaced') }; 0")
     assert kernel.good("await 1; 2") == "2"

@@ -42,6 +42,7 @@ const NOT_THERE = {
 };
 
 const SAME = {
+  __proto__: null,
   i: 'install', in: 'install', ins: 'install', inst: 'install', insta: 'install', instal: 'install', add: 'install',
   isntall: 'install', la: 'list', ll: 'list', ls: 'list', 'run-script': 'run', rum: 'run', urn: 'run', t: 'test', tst: 'test', x: 'exec',
   create: 'init', innit: 'init', up: 'update', upgrade: 'update', udpate: 'update', un: 'uninstall', unlink: 'uninstall', remove: 'uninstall',

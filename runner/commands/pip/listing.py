@@ -7,7 +7,6 @@ from asking import clean, normalized
 from options import NotPossible, UsageError
 from requirement_files import Requirement, packaging, read_file
 
-_NO_CHOICES = "pip %s: there is no %s, and nothing of it would have an effect"
 # Those that pip leaves out of its own list.
 _TOOLS = {"pip", "setuptools", "wheel", "distribute"}
 
@@ -171,9 +170,9 @@ def config(given, names, output):
     if names and names[0] in ("list", "debug"):
         # There are no values.
         return 0
-    raise NotPossible(_NO_CHOICES % ("config", "configuration: the operator of the server chooses the index"))
+    raise NotPossible("pip config: there is no configuration, because the operator of the server chooses the index")
 
 
 def cache(given, names, output):
     """``pip cache``."""
-    raise NotPossible(_NO_CHOICES % ("cache", "cache in the sandbox: the server keeps the packages that it has installed"))
+    raise NotPossible("pip cache: there is no cache in the sandbox, because the server keeps the packages that it has installed")

@@ -9,7 +9,7 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use isolator_pool::OutputLimits;
 use isolator_pool::engine::preload::Interpreter;
-use isolator_pool::pool::session::{CellRun, FilePart, Occasion, ShownThing};
+use isolator_pool::pool::session::{CellRun, FOR_PROGRAMS, FilePart, Occasion, ShownThing};
 use isolator_pool::run::outcome::{ChangedFile, Status};
 use isolator_runner::wire::session::SHOWN_OVERHEAD;
 use serde::{Deserialize, Serialize, Serializer};
@@ -31,7 +31,7 @@ use crate::request::arguments::{Arguments, InvalidArgument, OpenSession};
 use crate::request::resolve;
 use crate::result::context::{ArgumentNames, Caller};
 use crate::result::explain;
-use crate::result::media::Form;
+use crate::result::media::{EXCEPTION, Form};
 use crate::result::units::text;
 use crate::sessions::{InUse, Sessions};
 
@@ -56,9 +56,6 @@ const KERNEL: &str = "python3";
 
 /// Most cells of a request.
 const MAX_CELLS: usize = 1000;
-
-/// The media type of an exception.
-const ERROR: &str = "application/vnd.isolator.error";
 
 /// A request. A field that is `null` is left out.
 #[derive(Debug, Deserialize)]
@@ -403,9 +400,10 @@ fn ended(mut ran: Ran, config: &Config, room: u64) -> (CellResult, Option<Stoppe
         }
         let mut display = BTreeMap::new();
         for (kind, content) in forms {
-            if kind == ERROR {
+            if kind == EXCEPTION {
                 result.error.extend(serde_json::from_slice::<Exception>(&content));
-            } else {
+            } else if !kind.starts_with(FOR_PROGRAMS) {
+                // Clients of this API know the forms of notebooks.
                 let content = Form::of(&kind, &content);
                 display.insert(kind, content);
             }

@@ -5,9 +5,7 @@ use isolator_pool::run::output::Stream;
 use serde::Deserialize;
 
 use crate::calls::command::{Bytes, FinishedStep, Form};
-
-/// The media type of an exception.
-const ERROR: &str = "application/vnd.isolator.error";
+use crate::result::media::EXCEPTION;
 
 /// An exception, or another end of a cell that failed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
@@ -78,7 +76,8 @@ impl Record {
         let mut printed = String::new();
         for thing in &mut step.shown {
             let of_cell = thing.occasion != Occasion::Background;
-            if let Some((_, Bytes(content))) = thing.forms.iter().find(|(kind, _)| kind == ERROR)
+            if let Some((_, Bytes(content))) =
+                thing.forms.iter().find(|(kind, _)| kind == EXCEPTION)
                 && of_cell
             {
                 let exception: Exception = serde_json::from_slice(content).unwrap_or_default();
@@ -131,7 +130,7 @@ mod tests {
                     &[("text/plain", "1"), ("application/vnd.isolator.table", "{}")],
                 ),
                 shown(Occasion::Background, &[("text/plain", "2")]),
-                shown(Occasion::Result, &[(ERROR, error)]),
+                shown(Occasion::Result, &[(EXCEPTION, error)]),
             ],
             ..FinishedStep::default()
         };

@@ -89,6 +89,10 @@ mod tests {
                 "{content}"
             );
         }
-        assert_eq!(instead("{'cells': 1, 'nbformat': 4}", true), None);
+        for code in
+            ["{'cells': 1, 'nbformat': 4}", r#"{ const it = {"cells": [], "nbformat": 4}; }"#]
+        {
+            assert_eq!(instead(code, true), None, "{code}");
+        }
     }
 }
