@@ -7,6 +7,8 @@ _interactive, _linecache = library("IPython.core.interactiveshell"), library("li
 _crc32 = library("zlib").crc32
 _Weights = load("weights")["Weights"]
 _ALLOW_INCOMPLETE = 0x4000
+# The changes of `from __future__ import` last for later cells.
+_FUTURES = library("IPython.core.compilerop").PyCF_MASK
 # Of the lines of all cells, with what Python needs for each.
 _MOST_BYTES = 16 << 20
 
@@ -35,12 +37,20 @@ class Compiler(_interactive.CachingCompiler):
             if was_enabled:
                 _gc_enable()
 
-    def __call__(self, *arguments, **options):
+    def __call__(self, source, filename, symbol, **options):
         try:
-            return super().__call__(*arguments, **options)
+            if options:
+                return super().__call__(source, filename, symbol, **options)
+            # The same, without a look at each change of `from __future__`.
+            code = compile(source, filename, symbol, self.flags, True)
         except BaseException as error:
             self.refused = error
             raise
+        self.flags |= code.co_flags & _FUTURES
+        return code
+
+    def extra_flags(self, flags):
+        return _Flags(self, flags & ~self.flags)
 
     def get_code_name(self, raw_code, transformed_code, number):
         # In the form of IPython's names, which libraries know. Its digest takes a library that most sessions don't need.
@@ -70,3 +80,16 @@ class Compiler(_interactive.CachingCompiler):
             _linecache.cache = {}
         if self._last is not None and self._last not in _linecache.cache:
             _linecache.cache.update(self._entries)
+
+
+class _Flags:
+    """Flags that a compiler has for a moment. IPython's own way takes four functions more, and a fork copies the memory of each."""
+
+    def __init__(self, compiler, flags):
+        self._compiler, self._flags = compiler, flags
+
+    def __enter__(self):
+        self._compiler.flags |= self._flags
+
+    def __exit__(self, *_):
+        self._compiler.flags &= ~self._flags

@@ -14,6 +14,8 @@ from _frozen_importlib_external import PathFinder
 _IMPORTLIB, _FROZEN = "<frozen importlib", "<frozen "
 _INCLUDED = {"built-in", "frozen"}
 _STANDARD = getattr(sys, "stdlib_module_names", ())
+# What of `sys` imports need, and of which kind it is.
+_KINDS = (("path", list), ("path_hooks", list), ("path_importer_cache", dict))
 _USUAL = (BuiltinImporter, FrozenImporter, PathFinder)
 
 
@@ -81,9 +83,10 @@ class Finder:
             sys.meta_path = list(self._finders)
         elif self not in finders:
             finders.insert(0, self)
-        for name, usual in [("path", ["", *self._places]), ("path_hooks", self._hooks), ("path_importer_cache", {})]:
-            if not isinstance(getattr(sys, name, None), type(usual)):
-                setattr(sys, name, usual.copy())
+        for name, kind in _KINDS:
+            if not isinstance(getattr(sys, name, None), kind):
+                usual = {"path": ["", *self._places], "path_hooks": self._hooks, "path_importer_cache": {}}
+                setattr(sys, name, kind(usual[name]))
 
     def is_installed(self, module):
         origin = getattr(getattr(module, "__spec__", None), "origin", None)

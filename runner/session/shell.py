@@ -16,9 +16,10 @@ _BdbQuit = library("bdb").BdbQuit
 _traceback, _subprocess = library("traceback"), library("subprocess")
 _Base = _interactive.InteractiveShell
 _NO_DEBUGGER = load("errors")["NO_DEBUGGER"]
-# What IPython can't run a cell without, and cells can replace.
-_PARTS = "compile display_formatter display_pub displayhook display_trap builtin_trap events history_manager input_transformer_manager".split()
-_PARTS += ["magics_manager", "prefilter_manager", "InteractiveTB", "SyntaxTB"]
+# What IPython can't run a cell without, and cells can replace. Each cell looks at the names. To look at a constant writes to no memory, which
+# a fork would have to copy first.
+_PARTS = ("compile", "display_formatter", "display_pub", "displayhook", "display_trap", "builtin_trap", "events", "history_manager")
+_PARTS += ("input_transformer_manager", "magics_manager", "prefilter_manager", "InteractiveTB", "SyntaxTB")
 # A cell without any of these is Python, before and after IPython looks at it.
 _SPECIAL = library("re").compile(r"[%!?]|^\s*[,;/]|\A\s|\A(?:>>>|In \[)", library("re").MULTILINE)
 _NO_CELL = "None"
@@ -70,7 +71,7 @@ class ZMQInteractiveShell(_Base):
         self._store = load("memory")["Store"]()
         self._usual_transformers = self._usual_checkers = None
         super().__init__(user_module=session.main, user_ns=session.space, **options)
-        self._usual_transformers, self._usual_checkers = self._transformers(), len(self.prefilter_manager.checkers)
+        self._usual_transformers, self._usual_checkers = list(map(list, self._transformers())), len(self.prefilter_manager.checkers)
         # Nothing happens at the end of a session. In between, it would remove all variables.
         _atexit.unregister(self.atexit_operations)
 
@@ -195,7 +196,7 @@ class ZMQInteractiveShell(_Base):
             raise
         except Exception as error:
             self.input_transformers_post.clear()
-            for transformers, usual in zip(self._lists_of_transformers(), self._usual_transformers):
+            for transformers, usual in zip(self._transformers(), self._usual_transformers):
                 transformers[:] = usual
             name = load("errors")["one_line"](error)
             self._session.complain("Note: an input transformer has failed (%s). All that were added are removed.\n" % name)
@@ -232,12 +233,9 @@ class ZMQInteractiveShell(_Base):
         self.display_formatter.warm_up()
         self.history_manager.pad(0)
 
-    def _lists_of_transformers(self):
+    def _transformers(self):
         manager = self.input_transformer_manager
         return [manager.cleanup_transforms, manager.line_transforms, manager.token_transformers]
-
-    def _transformers(self):
-        return [list(transformers) for transformers in self._lists_of_transformers()]
 
     def should_run_async(self, raw_cell, *, transformed_cell=None, preprocessing_exc_tuple=None):
         """What is awaited runs in the loop of the session, which `run_code` starts."""

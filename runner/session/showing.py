@@ -21,6 +21,8 @@ class Hook(_DisplayHook):
     """Shows the value of a cell."""
 
     session = None
+    # Without the checks that traits make each time.
+    exec_result = None
 
     def __init__(self, *arguments, **options):
         super().__init__(*arguments, **options)
