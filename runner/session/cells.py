@@ -10,6 +10,8 @@ Numbers are big endian, and texts are in UTF-8. The runner sends:
   length, and each as ``NAME=value`` and a null character. With the flag 16 a program gets what the cell shows: an exception is shown
   instead of printed, and `programs.py` adds forms. Three descriptors come along: the pipes for its standard output and error, and
   the channel for the process that runs it if there is a checkpoint.
+- ``G`` to have the code of the cell run, after ``s``. By then the server knows that the cell has started: the code can stop the runner
+  with its first statement.
 - ``P`` to have the checkpoint of the next cell made now. One descriptor comes along: the channel for the process that will run
   that cell.
 - ``R`` to a checkpoint: its child is gone, and this process is the session again, as it was before. Two descriptors come along: the
@@ -20,8 +22,8 @@ Numbers are big endian, and texts are in UTF-8. The runner sends:
 The kernel sends:
 
 - ``r`` when it can take cells, with the interpreter's version. `kernel.py` does this.
-- ``s`` when a cell begins: 0 if a checkpoint was made now, and otherwise why not, as one of the codes below. The process that runs
-  the cell sends it. After a ``P`` that made one, none is made now.
+- ``s`` when the code of a cell can run: 0 if a checkpoint was made now, and otherwise why not, as one of the codes below. The process
+  that will run the cell sends it, and waits for ``G``. After a ``P`` that made one, none is made now.
 - ``p`` for ``P``, with the same. The process that will run the next cell sends it.
 - ``q`` for ``Q``: four bytes for the place in the text, in bytes, where the word begins, and the names, each its length (two bytes)
   and the name.
@@ -168,9 +170,11 @@ def _take(session, channel, payload, descriptors):
     else:
         reason = _NOT_ASKED
         close(fresh)
+    _score(_SCORE_RUNNING)
     _signals.forget_interrupts()
     _tell(channel, b"s", reason)
-    _score(_SCORE_RUNNING)
+    # The runner lets it go.
+    channel.receive()
     before = {}
     # An earlier cell may have replaced `os.environ`.
     failures = [_guarded(lambda: load("variables")["put"](variables, before)) if variables else None]

@@ -92,9 +92,17 @@ class Kernel:
         return data
 
     def send(self, code, flags=0):
+        self.announce(code, flags)
+        self.go()
+
+    def announce(self, code, flags=0):
+        """Sends a cell. Its code runs when the kernel is told to go."""
         self.number += 1
         payload = struct.pack(">IB", self.number, flags) + code.encode()
         self.channel.sendall(struct.pack(">cI", b"C", len(payload)) + payload)
+
+    def go(self):
+        self.channel.sendall(struct.pack(">cI", b"G", 0))
 
     def result(self):
         kind, started = self.message()

@@ -427,7 +427,20 @@ def test_a_cell_that_comes_in_pieces(kernel):
     for begin in range(0, len(message), 65536):
         kernel.channel.sendall(message[begin : begin + 65536])
         time.sleep(0.002)
+    kernel.go()
     assert kernel.result().value == "200000"
+
+
+def test_code_runs_when_the_runner_lets_it_and_nothing_else_runs_before(kernel):
+    kernel.good("const ticks = setInterval(() => console.log('tick'), 1).unref(); 0")
+    kernel.announce("console.log('ran'); clearInterval(ticks)")
+    assert kernel.message() == (b"s", b"\x08")
+    kernel.printed(kernel.pipes[0])
+    time.sleep(0.2)
+    assert kernel.printed(kernel.pipes[0]) == ""
+    kernel.go()
+    kernel.wait_for("ran\n")
+    assert kernel.message()[0] == b"e"
 
 
 def test_the_thousandth_cell_is_like_the_first(kernel):

@@ -36,7 +36,7 @@ use crate::{processes, usage};
 /// How long a kernel may take to be ready for cells.
 const READY_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// How long it may take to begin a cell: it reads the code and forks, which copies the tables of its memory.
+/// How long it may take to get ready for a cell: it reads the code and forks, which copies the tables of its memory.
 const BEGIN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long it may be silent before the runner ends what may block it, and how often.
@@ -76,7 +76,7 @@ pub(super) struct Kernels {
 /// The answer that a kernel was asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Expected {
-    /// To begin a cell.
+    /// To get ready for a cell.
     Started,
     /// To make a checkpoint.
     Prepared,
@@ -90,7 +90,7 @@ enum Answered {
     Alone(Result<(), NoCheckpoint>),
 }
 
-/// A cell that the kernel has begun.
+/// A cell whose kernel is ready: its code runs after [`Kernels::go`].
 pub(super) struct Begun {
     pub(super) pipes: [Option<File>; 2],
     /// Why there is no checkpoint before it, if there is none.
@@ -181,7 +181,7 @@ impl Kernels {
         self.checkpoints.iter().chain([&self.current]).map(|process| process.pid).collect()
     }
 
-    /// Has the kernel begin a cell.
+    /// Has the kernel get ready for a cell, which takes all the time and finds all that can go wrong before its code.
     ///
     /// # Errors
     ///
@@ -212,7 +212,13 @@ impl Kernels {
         Ok(self.begun(answered, found, [Some(stdout), Some(stderr)]))
     }
 
-    /// Notes that a cell has begun. `found` are the processes that were there before.
+    /// Lets the code of the cell run for which the kernel is ready.
+    pub(super) fn go(&self) {
+        // It has read all else, so there is room. An error means that it has just ended, which is found where the cell is supervised.
+        let _ = self.current.channel.send(b'G', &[], &[], Duration::ZERO);
+    }
+
+    /// Notes that the kernel is ready for a cell. `found` are the processes that were there before.
     fn begun(
         &mut self,
         answered: Answered,

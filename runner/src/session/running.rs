@@ -161,10 +161,12 @@ impl Session<'_> {
                 let Ok(begun) = kernels.begin(&code) else { return Ok(None) };
                 let Begun { pipes, no_checkpoint, found } = begun;
                 let pid = kernels.current.pid;
-                // A process that was forked for the cell has used none. The code may run as soon as its start is sent.
+                // A process that was forked for the cell has used none.
                 let cpu_before = if no_checkpoint.is_some() { cpu(pid) } else { Duration::ZERO };
-                let started = Instant::now();
+                // As in a run, the code may stop or kill the runner as soon as it runs.
                 self.to_server.send_empty(Kind::Started)?;
+                let started = Instant::now();
+                kernels.go();
                 Ok(Some(Running {
                     started,
                     deadline: started.checked_add(cell.bounds.deadline),

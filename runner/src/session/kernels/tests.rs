@@ -163,6 +163,8 @@ fn a_cell_whose_checkpoint_is_gone_asks_for_another_and_reports_if_there_is_none
         let begun = kernels.begin(&code).unwrap();
         assert_eq!(begun.no_checkpoint, is_gone.then_some(NoCheckpoint::Threads));
         assert_eq!(behind.asked(), (b'C', vec![0, 0, 0, 2, u8::from(is_gone), b'x']));
+        kernels.go();
+        assert_eq!(behind.asked(), (b'G', vec![]));
         assert_eq!(kernels.checkpoints.len(), usize::from(!is_gone));
         assert_eq!(kernels.current.depth, 2);
     }
