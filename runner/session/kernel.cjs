@@ -109,6 +109,8 @@ function send(kind, ...parts) {
   // Takes the whole message at once, so that an interruption can't cut it.
   const request = new WriteWrap();
   request.oncomplete = () => {};
+  // Node.js writes it later if the runner does not read, and would not keep it until then.
+  request.message = message;
   channel.writeBuffer(request, message);
   return request;
 }
