@@ -181,10 +181,10 @@ class Runner:
         """Lets the code of a cell run that was started."""
         self.channels[-1].send(b"G")
 
-    def prepare(self):
+    def prepare(self, cell_follows=False):
         """Has the checkpoint of the next cell made ahead. Returns why there is none, and nothing if there is one."""
         ours, theirs = socket.socketpair()
-        self.channels[-1].send(b"P", descriptors=[theirs.fileno()])
+        self.channels[-1].send(b"P", bytes([cell_follows]), [theirs.fileno()])
         theirs.close()
         has_checkpoint, why_not = self._split(ours, b"p")
         assert has_checkpoint == (why_not == "")

@@ -10,7 +10,7 @@
 //!                           ◀──  C: number, flags, code; with three descriptors for Python
 //!   s: checkpoint or why not ─▶           from the process that will run the cell; the reason is a code
 //!                           ◀──  G        run the code now; the server has been told that the cell has started
-//!                           ◀──  P        make the checkpoint of the next cell now; with one descriptor
+//!                           ◀──  P: does that cell follow at once?  make its checkpoint now; with one descriptor
 //!   p: checkpoint or why not ─▶           from the process that will run the cell
 //!   d: forms of a thing     ──▶           what the cell shows; between cells, what threads and timers of earlier ones do
 //!   e: how it ended         ──▶           everything that it printed is in its pipes

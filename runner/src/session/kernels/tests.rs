@@ -98,15 +98,18 @@ fn a_checkpoint_that_does_not_answer_is_killed() {
 
 #[test]
 fn a_cell_that_does_not_begin_reports_the_undone_cells_if_its_checkpoint_is_gone() {
-    let (same, _same) = process(2, RESUMED);
+    let (same, mut behind) = process(2, RESUMED);
     let (current, _current) = process(2, b"");
     assert_eq!(kernels(vec![same], current, true).undo_prepared(), Some(0));
+    // The cell follows.
+    assert_eq!([behind.asked(), behind.asked()], [(b'R', vec![]), (b'P', vec![1])]);
 
-    let (oldest, _oldest) = process(1, RESUMED);
+    let (oldest, mut behind) = process(1, RESUMED);
     let (deaf, _deaf) = process(2, DEAF);
     let (current, _current) = process(2, b"");
     let mut kernels = kernels(vec![oldest, deaf], current, true);
     assert_eq!(kernels.undo_prepared(), Some(1));
+    assert_eq!([behind.asked(), behind.asked()], [(b'R', vec![]), (b'P', vec![0])]);
     assert_eq!((kernels.current.depth, kernels.is_prepared), (1, false));
     // Nothing was made for the next cell.
     assert_eq!(kernels.undo_prepared(), None);
