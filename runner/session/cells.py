@@ -10,18 +10,21 @@ Numbers are big endian, and texts are in UTF-8. The runner sends:
   length, and each as ``NAME=value`` and a null character. With the flag 16 a program gets what the cell shows: an exception is shown
   instead of printed, and `programs.py` adds forms. Three descriptors come along: the pipes for its standard output and error, and
   the channel for the process that runs it if there is a checkpoint.
-- ``P`` to have the checkpoint of the next cell made now. One descriptor comes along: the channel for the process that will run
-  that cell.
+- ``G`` to have the code of the cell run, after ``s``. By then the server knows that the cell has started: the code can stop the runner
+  with its first statement.
+- ``P`` to have the checkpoint of the next cell made now. One byte says whether that cell follows at once (1), so that no task of an
+  earlier one may run before. One descriptor comes along: the channel for the process that will run that cell.
 - ``R`` to a checkpoint: its child is gone, and this process is the session again, as it was before. Two descriptors come along: the
-  pipes for what its threads and tasks print until the next cell.
+  pipes for what its threads and tasks print until the next cell. A ``P`` follows, before which no task runs: one that keeps a cell from
+  beginning would also keep this checkpoint from being one again.
 - ``Q`` for the names that the word before the cursor of a prompt may become: the text before it.
 - The end, when it needs the process no longer. Nothing of the client runs then, and nothing is flushed.
 
 The kernel sends:
 
 - ``r`` when it can take cells, with the interpreter's version. `kernel.py` does this.
-- ``s`` when a cell begins: 0 if a checkpoint was made now, and otherwise why not, as one of the codes below. The process that runs
-  the cell sends it. After a ``P`` that made one, none is made now.
+- ``s`` when the code of a cell can run: 0 if a checkpoint was made now, and otherwise why not, as one of the codes below. The process
+  that will run the cell sends it, and waits for ``G``. After a ``P`` that made one, none is made now.
 - ``p`` for ``P``, with the same. The process that will run the next cell sends it.
 - ``q`` for ``Q``: four bytes for the place in the text, in bytes, where the word begins, and the names, each its length (two bytes)
   and the name.
@@ -66,6 +69,8 @@ _REGULAR, _KIND_OF_FILE = 0o100000, 0o170000
 # Seconds for which the kernel waits for a message before tasks of earlier cells go on: the runner has the next checkpoint made as
 # soon as a cell has ended.
 _BEFORE_TURNING = 0.1
+# None go on before the next message.
+_NO_TURN = None
 # Returned in a checkpoint that is the session again.
 _UNDONE = object()
 
@@ -101,7 +106,7 @@ def serve(socket, main, session=None):
         steps = _steps(session)
     channel = session.channel
     channel.connect(socket)
-    is_prepared = False
+    before_turning = _BEFORE_TURNING
     session.packages = _packages()
     # Before the first checkpoint is made: what is loaded after it would be lost with the cell, and loaded again.
     for step in steps:
@@ -113,19 +118,21 @@ def serve(socket, main, session=None):
             pass
     while True:
         try:
-            session.loop.turn(0 if is_prepared else _BEFORE_TURNING)
+            if before_turning is not _NO_TURN:
+                session.loop.turn(before_turning)
         except BaseException:
             # A cell has broken it. The next one has to come all the same.
             pass
         kind, payload, descriptors = channel.receive()
         try:
-            was_prepared, is_prepared = is_prepared, False
+            before, before_turning = before_turning, _BEFORE_TURNING
             if kind == b"C":
-                _take(session, channel, payload, descriptors)
+                if _take(session, channel, payload, descriptors) is _UNDONE:
+                    before_turning = _NO_TURN
             elif kind == b"P":
-                is_prepared = _prepare(session, channel, *descriptors)
+                before_turning = _prepare(session, channel, payload == b"\1", *descriptors)
             elif kind == b"Q":
-                is_prepared = was_prepared
+                before_turning = before
                 _complete(session, channel, payload.decode(errors="replace"))
         except BaseException as error:
             # Something that a cell has broken here. The runner must not wait forever.
@@ -164,13 +171,15 @@ def _take(session, channel, payload, descriptors):
     if flags & _FLAG_CHECKPOINT:
         reason = _make_checkpoint(session, channel, fresh)
         if reason is _UNDONE:
-            return
+            return reason
     else:
         reason = _NOT_ASKED
         close(fresh)
+    _score(_SCORE_RUNNING)
     _signals.forget_interrupts()
     _tell(channel, b"s", reason)
-    _score(_SCORE_RUNNING)
+    # The runner lets it go.
+    channel.receive()
     before, failures = {}, {}
     # An earlier cell may have replaced `os.environ` or `sys.path`.
     if variables:
@@ -198,11 +207,11 @@ def _take(session, channel, payload, descriptors):
     _end(channel, *end)
 
 
-def _prepare(session, channel, fresh):
-    """Makes the checkpoint for the next cell ahead: a fork takes longer than most cells. Returns whether the next cell comes next."""
+def _prepare(session, channel, cell_follows, fresh):
+    """Makes the checkpoint for the next cell ahead: a fork takes longer than most cells. Returns when tasks may go on."""
     reason = _make_checkpoint(session, channel, fresh)
     if reason is _UNDONE:
-        return False
+        return _NO_TURN
     _tell(channel, b"p", reason)
     if reason is None and not channel.has_message():
         try:
@@ -210,7 +219,7 @@ def _prepare(session, channel, fresh):
         except Exception:
             # A cell has broken what the next one needs, and will be told.
             pass
-    return True
+    return _NO_TURN if cell_follows else 0
 
 
 def _complete(session, channel, text):

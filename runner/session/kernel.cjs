@@ -3,8 +3,9 @@
 // `node kernel.cjs CHANNEL`: CHANNEL is the number of a descriptor, a Unix stream socket to the runner. A message is
 // one byte of kind, four bytes of length (big endian), and the payload. The first one (`H`) brings another such socket,
 // which takes its place: children inherit CHANNEL, and they don't inherit what came in a message. The runner sends cells
-// (`C`), asks for the names that the end of a text may become (`Q`), and ends the process by closing its end. The kernel
-// answers with `r` (ready), `s` (started), `d` (something to show), `e` (the end of a cell) and `q` (names).
+// (`C`), lets their code run (`G`), asks for the names that the end of a text may become (`Q`), and ends the process by
+// closing its end. The kernel answers with `r` (ready), `s` (the code of a cell can run), `d` (something to show), `e` (the
+// end of a cell) and `q` (names).
 //
 // Rules of cells:
 // - It is evaluated as V8 evaluates the input of a debugger's console. So variables live on, and `await` works at the top
@@ -41,13 +42,14 @@ const { process, Buffer, Map, setImmediate, setTimeout, clearTimeout } = globalT
 
 const { startSigintWatchdog, stopSigintWatchdog } = process.binding('contextify');
 const { Pipe, constants: kinds } = process.binding('pipe_wrap');
-const { WriteWrap, streamBaseState, kReadBytesOrError, kArrayBufferOffset } = process.binding('stream_wrap');
+const { WriteWrap, streamBaseState, ...numbers } = process.binding('stream_wrap');
+const { kReadBytesOrError, kArrayBufferOffset, kLastWriteWasAsync } = numbers;
 
 const { from: bufferFrom, alloc, concat } = Buffer;
 const { keys } = Object;
 const { apply } = Reflect;
 const { then } = Promise.prototype;
-const { writeSync } = fs;
+const { readSync, writeSync } = fs;
 const { reallyExit, kill, emit, listenerCount, hrtime } = process;
 const activeResources = process.getActiveResourcesInfo;
 const runCallbacks = process._tickCallback;
@@ -72,6 +74,9 @@ const LOOK_MS = 20;
 /** Why there is no checkpoint before a cell: Node.js can't be copied while it runs. */
 const NEVER_THERE = 8;
 
+/** Bytes that are read at once while the runner's leave is awaited. */
+const CHUNK_BYTES = 4096;
+
 /** Longest text about the end of a cell, in bytes. */
 const REASON_BYTES = 1024;
 
@@ -84,6 +89,10 @@ let channel;
 let cell = null;
 /** Those that have come meanwhile. */
 const waiting = [];
+/** The one that begins next, if the runner was told so. */
+let coming = null;
+/** How many cells may run their code that have not begun. */
+let allowed = 0;
 let received = alloc(0);
 /** What Node.js and the kernel have open by themselves. */
 let own = new Map();
@@ -100,14 +109,23 @@ function send(kind, ...parts) {
   // Takes the whole message at once, so that an interruption can't cut it.
   const request = new WriteWrap();
   request.oncomplete = () => {};
+  // Node.js writes it later if the runner does not read, and would not keep it until then.
+  request.message = message;
   channel.writeBuffer(request, message);
+  return request;
 }
 
 function receive(arrayBuffer) {
   const count = streamBaseState[kReadBytesOrError];
   if (count < 0) apply(reallyExit, process, [0]);
   if (count === 0) return;
-  received = concat([received, bufferFrom(arrayBuffer, streamBaseState[kArrayBufferOffset], count)]);
+  take(bufferFrom(arrayBuffer, streamBaseState[kArrayBufferOffset], count));
+  next();
+}
+
+/** Takes the messages of the runner that are complete. */
+function take(bytes) {
+  received = concat([received, bytes]);
   while (received.length >= 5) {
     const end = 5 + received.readUInt32BE(1);
     if (received.length < end) break;
@@ -120,15 +138,54 @@ function receive(arrayBuffer) {
       const start = (flags & VARIABLES) !== 0 ? 9 + payload.readUInt32BE(5) : 5;
       const variables = start > 9 ? payload.toString('utf8', 9, start).split('\0').slice(0, -1) : [];
       waiting.push({ number: payload.readUInt32BE(0), flags, variables, code: payload.toString('utf8', start) });
+    } else if (kind === 'G'.charCodeAt(0)) {
+      allowed += 1;
     } else if (kind === 'Q'.charCodeAt(0)) {
       send('q', ...completion.answer(payload.toString()));
     }
   }
-  next();
 }
 
 function next() {
-  if (cell === null && waiting.length > 0) start(waiting.shift());
+  if (cell !== null) return;
+  if (coming === null && waiting.length > 0) announce(waiting.shift());
+  // Its leave has come, and an interruption had ended the wait for it.
+  if (coming !== null && allowed > 0) start();
+}
+
+/** Says that a cell can begin, and begins it. */
+function announce(next) {
+  coming = next;
+  // Forgets an interruption that came between the cells.
+  startSigintWatchdog();
+  stopSigintWatchdog();
+  const request = send('s', bufferFrom([NEVER_THERE]));
+  // The runner has not read what was shown between the cells. It does so now.
+  if (streamBaseState[kLastWriteWasAsync]) request.oncomplete = () => coming === next && start();
+  else start();
+}
+
+/**
+ * Waits until the runner lets the code run. Only then does the server know of it: the code can stop the runner with its
+ * first statement. Nothing of earlier cells runs meanwhile.
+ */
+function awaitLeave() {
+  const chunk = alloc(CHUNK_BYTES);
+  channel.setBlocking(true);
+  while (allowed === 0) {
+    let count;
+    try {
+      count = readSync(channel.fd, chunk, 0, CHUNK_BYTES);
+    } catch (error) {
+      if (error.code === 'EINTR') continue;
+      // The client has closed it.
+      apply(reallyExit, process, [1]);
+    }
+    if (count === 0) apply(reallyExit, process, [0]);
+    take(chunk.subarray(0, count));
+  }
+  channel.setBlocking(false);
+  allowed -= 1;
 }
 
 /** Writes to standard error, whatever the program has made of it. */
@@ -198,7 +255,10 @@ function takeBackVariables({ variables }) {
   }
 }
 
-function start({ number, flags, variables, code }) {
+function start() {
+  awaitLeave();
+  const { number, flags, variables, code } = coming;
+  coming = null;
   cell = {
     number,
     /** Has its code ended? */
@@ -222,13 +282,9 @@ function start({ number, flags, variables, code }) {
     timer: null,
   };
   const mine = cell;
-  send('s', bufferFrom([NEVER_THERE]));
   setVariables(mine, variables);
   channel.unref();
   guard();
-  // Forgets an interruption that came between the cells.
-  startSigintWatchdog();
-  stopSigintWatchdog();
   const isInterrupted = run(() => evaluate(mine, flags, code));
   if (cell !== mine) return;
   if (mine.exit !== null) endByExit(mine);

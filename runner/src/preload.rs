@@ -307,7 +307,7 @@ impl Parked {
         env.insert("ISOLATOR_PRELOAD".to_owned(), setting);
         let workdir = Path::new(&preload.workdir);
         let process =
-            Process::spawn(&preload.argv, &env, workdir, oom_score, None)?.supervised()?;
+            Process::spawn(&preload.argv, &env, workdir, oom_score, None, None)?.supervised()?;
         Ok(Self { process, channel, memory: 0, has_modules: !preload.modules.is_empty() })
     }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use isolator_runner::paths;
 use rustix::process::{
-    Pid, PidfdFlags, Resource, Rlimit, Signal, pidfd_open, pidfd_send_signal, prlimit,
+    Pid, PidfdFlags, Resource, Rlimit, Signal, pidfd_open, pidfd_send_signal, prlimit, setrlimit,
 };
 
 /// The program's `oom_score_adj`: when memory runs out, the kernel kills it before the runner. If the runner
@@ -57,8 +57,8 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts a command. `input` is in its pipe when it starts, as far as it fits; an interpreter that waits for
-    /// its program gets its input later.
+    /// Starts a command, if `cpu_time` is given with that [limit](Self::limit_cpu_time). `input` is in its pipe when it starts, as far
+    /// as it fits; an interpreter that waits for its program gets its input later.
     ///
     /// # Errors
     ///
@@ -69,6 +69,7 @@ impl Process {
         workdir: &Path,
         oom_score: &OomScore,
         input: Option<&[u8]>,
+        cpu_time: Option<Duration>,
     ) -> io::Result<Spawned> {
         let (name, args) = argv
             .split_first()
@@ -78,9 +79,19 @@ impl Process {
             stdin.feed(input);
         }
         let mut command = Command::new(find_in_image(name));
-        // SAFETY: the call is safe between fork and exec.
+        let cpu_limit = cpu_time.map(cpu_limit);
+        let prepare = move || -> io::Result<()> {
+            rustix::process::setsid()?;
+            // Later, the command could have lowered it already, or have children without it.
+            if let Some(limit) = cpu_limit {
+                // An error means that the sandbox has a lower one.
+                let _ = setrlimit(Resource::Cpu, limit);
+            }
+            Ok(())
+        };
+        // SAFETY: these calls are safe between fork and exec.
         unsafe {
-            command.pre_exec(|| rustix::process::setsid().map(|_| ()).map_err(io::Error::from));
+            command.pre_exec(prepare);
         }
         command
             .arg0(name)
@@ -113,10 +124,8 @@ impl Process {
     /// Limits the CPU time of the process, and of each process that it starts from now on, in whole seconds. The
     /// kernel first sends a signal that can be caught, and a second later one that can't.
     pub(crate) fn limit_cpu_time(&self, time: Duration) {
-        let seconds = (time.as_secs_f64().round() as u64).max(1);
-        let limit = Rlimit { current: Some(seconds), maximum: Some(seconds + 1) };
         // An error means that it has ended by itself.
-        let _ = prlimit(Some(self.pid), Resource::Cpu, limit);
+        let _ = prlimit(Some(self.pid), Resource::Cpu, cpu_limit(time));
     }
 
     /// Kills the process. It is reaped later, with the others.
@@ -124,6 +133,11 @@ impl Process {
         // An error means that it has ended by itself.
         let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
     }
+}
+
+fn cpu_limit(time: Duration) -> Rlimit {
+    let seconds = (time.as_secs_f64().round() as u64).max(1);
+    Rlimit { current: Some(seconds), maximum: Some(seconds + 1) }
 }
 
 /// A command that runs. It can already have lowered the limits of the runner.
@@ -229,12 +243,24 @@ mod tests {
         let argv = ["dd", "iflag=nonblock", "status=none"].map(str::to_owned);
         let (env, here) = (BTreeMap::new(), Path::new("/"));
         // It is not fed while it runs: a read would fail because there is nothing yet.
-        let spawned = Process::spawn(&argv, &env, here, &OomScore(None), Some(b"hello\n")).unwrap();
+        let score = OomScore(None);
+        let spawned = Process::spawn(&argv, &env, here, &score, Some(b"hello\n"), None).unwrap();
         let process = spawned.supervised().unwrap();
         let mut printed = String::new();
         let stdout = process.stdout.unwrap();
         rustix::io::ioctl_fionbio(&stdout, false).unwrap();
         (&stdout).read_to_string(&mut printed).unwrap();
         assert_eq!(printed, "hello\n");
+    }
+
+    #[test]
+    fn a_program_begins_with_its_limit_of_cpu_time() {
+        let argv = ["sh", "-c", "ulimit -S -t; ulimit -H -t"].map(str::to_owned);
+        let (env, here) = (BTreeMap::new(), Path::new("/"));
+        let time = Some(Duration::from_millis(2600));
+        let spawned = Process::spawn(&argv, &env, here, &OomScore(None), None, time).unwrap();
+        let mut printed = String::new();
+        spawned.child.stdout.unwrap().read_to_string(&mut printed).unwrap();
+        assert_eq!(printed, "3\n4\n");
     }
 }

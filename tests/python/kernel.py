@@ -160,8 +160,8 @@ class Runner:
             channel.fill()
         return message
 
-    def start(self, code, checkpoint=False):
-        """Starts a cell. Returns a function that waits for its end."""
+    def start(self, code, checkpoint=False, go=True):
+        """Starts a cell. Returns a function that waits for its end. Its code runs when the kernel is told to go."""
         self.number += 1
         streams = [os.pipe(), os.pipe()]
         fresh_ours, fresh_theirs = socket.socketpair()
@@ -172,13 +172,19 @@ class Runner:
         fresh_theirs.close()
         has_checkpoint, why_not = self._split(fresh_ours, b"s")
         cell, channel = Cell(has_checkpoint, why_not), self.channels[-1]
+        if go:
+            self.go()
         reads = [end for end, _ in streams]
         return lambda within=WITHIN_S: self._finish(cell, channel, reads, within)
 
-    def prepare(self):
+    def go(self):
+        """Lets the code of a cell run that was started."""
+        self.channels[-1].send(b"G")
+
+    def prepare(self, cell_follows=False):
         """Has the checkpoint of the next cell made ahead. Returns why there is none, and nothing if there is one."""
         ours, theirs = socket.socketpair()
-        self.channels[-1].send(b"P", descriptors=[theirs.fileno()])
+        self.channels[-1].send(b"P", bytes([cell_follows]), [theirs.fileno()])
         theirs.close()
         has_checkpoint, why_not = self._split(ours, b"p")
         assert has_checkpoint == (why_not == "")

@@ -94,11 +94,19 @@ class Kernel:
         return data
 
     def send(self, code, flags=0, variables=()):
+        self.announce(code, flags, variables)
+        self.go()
+
+    def announce(self, code, flags=0, variables=()):
+        """Sends a cell. Its code runs when the kernel is told to go."""
         self.number += 1
         text = "".join(f"{variable}\0" for variable in variables).encode()
         head = struct.pack(">IBI", self.number, flags | VARIABLES, len(text)) + text if text else struct.pack(">IB", self.number, flags)
         payload = head + code.encode()
         self.channel.sendall(struct.pack(">cI", b"C", len(payload)) + payload)
+
+    def go(self):
+        self.channel.sendall(struct.pack(">cI", b"G", 0))
 
     def result(self):
         kind, started = self.message()

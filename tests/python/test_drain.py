@@ -10,7 +10,9 @@ import socket
 import subprocess
 import threading
 import time
+import uuid
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import anyio
 import pytest
@@ -79,15 +81,35 @@ async def in_thread(function, *arguments):
     return await anyio.to_thread.run_sync(function, *arguments)
 
 
+class Sleeping:
+    """A program that sleeps under a name of its own, by which it is seen that it has begun."""
+
+    def __init__(self, seconds):
+        self.name = f"sleeping-{uuid.uuid4().hex}"
+        self.code = f"import os; os.execv('/bin/sleep', ['{self.name}', '{seconds}'])"
+
+    def count(self):
+        """How many of it run."""
+        found = 0
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            # It may have ended.
+            with suppress(OSError):
+                found += path.read_bytes().startswith(self.name.encode())
+        return found
+
+
 @contextmanager
 def busy(url, number, seconds):
     """Calls that take this long, after they have begun."""
-    code = f"import time; time.sleep({seconds})"
+    program = Sleeping(seconds)
     callers = [Caller(url) for _ in range(number)]
-    threads = [threading.Thread(target=caller.run, args=[code]) for caller in callers]
+    threads = [threading.Thread(target=caller.run, args=[program.code]) for caller in callers]
     for thread in threads:
         thread.start()
-    time.sleep(0.5)
+    until_s = time.monotonic() + 30
+    while program.count() < number:
+        assert time.monotonic() < until_s, "the calls do not begin"
+        time.sleep(0.02)
     yield
     for thread in threads:
         thread.join()
@@ -170,14 +192,15 @@ async def test_calls_are_served_after_the_notice_and_sessions_are_told(tmp_path)
 async def test_another_signal_ends_the_notice_and_what_runs(tmp_path):
     async with operated(tmp_path, http={"drainNotice": "60s", "drain": "60s"}, pool=NO_POOL) as (url, admin, _):
         pid = process_with(f"XDG_STATE_HOME={tmp_path}")
-        caller = Caller(url)
+        caller, program = Caller(url), Sleeping(50)
         answers = []
-        long = threading.Thread(target=lambda: answers.append(caller.run("import time; time.sleep(50)")))
+        long = threading.Thread(target=lambda: answers.append(caller.run(program.code)))
         long.start()
-        await until(lambda: values(get(f"{admin}/metrics")[2])["isolator_running_requests"] == 1, 30, "a call that runs")
+        # A call has its slot before it has a sandbox, and without a program that has begun it would not have run.
+        await until(lambda: program.count() == 1, 30, "a program that runs")
         began = time.monotonic()
         os.kill(pid, signal.SIGTERM)
-        await until(lambda: get(f"{admin}/readyz")[0] == 503, 2, "the notice")
+        await until(lambda: get(f"{admin}/readyz")[0] == 503, 10, "the notice")
         os.kill(pid, signal.SIGTERM)
         await in_thread(long.join)
         assert outcome(answers[0][0]) == (200, "unknown")

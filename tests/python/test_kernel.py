@@ -57,6 +57,19 @@ def test_a_future_holds_for_later_cells(runner):
     assert runner.run("def f(a: unknown): ...\nf.__annotations__").text == "{'a': 'unknown'}"
 
 
+@pytest.mark.parametrize("checkpoint", [False, True])
+@pytest.mark.parametrize("is_prepared", [False, True])
+def test_code_runs_when_the_runner_lets_it(runner, tmp_path, checkpoint, is_prepared):
+    ended(runner.run("x = 1", checkpoint))
+    if is_prepared:
+        assert runner.prepare() == ""
+    finish = runner.start("open('ran', 'w').close(); x", checkpoint and not is_prepared, go=False)
+    time.sleep(0.2)
+    assert not (tmp_path / "ran").exists()
+    runner.go()
+    assert ended(finish()).text == "1" and (tmp_path / "ran").exists()
+
+
 LOOKS = """
 import os, sys, inspect, gc
 print(__name__, "__file__" in globals(), __builtins__.__name__, sys.argv, repr(sys.path[0]), len(getattr(sys, "orig_argv", [0])))

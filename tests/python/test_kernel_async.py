@@ -206,9 +206,28 @@ def test_tasks_go_on_between_cells(runner, is_prepared):
     background(runner, "tick\n" * 3)
     assert ended(runner.run("await asyncio.sleep(0.1)", checkpoint=not is_prepared)).out.count("tick") > 3
     runner.undo()
+    assert runner.prepare() == ""
     background(runner, "tick")
     assert runner.run("task.cancel()").text == "True"
     assert ended(runner.run("await asyncio.sleep(0.02)\ntask.cancelled()")).text == "True"
+
+
+# A task that keeps cells from beginning would keep the checkpoint from being the session again, and then the cell of the checkpoint.
+@pytest.mark.parametrize("cell_follows", [False, True])
+def test_no_task_goes_on_after_an_undo_until_there_is_a_checkpoint_and_its_cell_has_run(runner, tmp_path, cell_follows):
+    late = "import asyncio\nasync def late():\n    await asyncio.sleep(0.2)\n    open('late', 'w').close()\ntask = asyncio.create_task(late())"
+    ended(runner.run(late, checkpoint=True))
+    assert runner.prepare() == ""
+    wait_for(tmp_path / "late")
+    (tmp_path / "late").unlink()
+    runner.undo()
+    time.sleep(0.4)
+    assert not (tmp_path / "late").exists()
+    assert runner.prepare(cell_follows) == ""
+    if cell_follows:
+        time.sleep(0.4)
+        assert ended(runner.run("import os\nos.path.exists('late')")).text == "False"
+    wait_for(tmp_path / "late")
 
 
 def test_what_is_shown_between_cells_arrives(runner):

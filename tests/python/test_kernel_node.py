@@ -10,7 +10,7 @@ import time
 
 import processes
 import pytest
-from kernel_node import ENDED, EXITED, FAILED, WITHIN_S, kernel, running  # noqa: F401
+from kernel_node import ENDED, EXITED, FAILED, WITHIN_S, forms, kernel, running  # noqa: F401
 from server import ROOT
 
 pytestmark = pytest.mark.any_engine
@@ -441,7 +441,36 @@ def test_a_cell_that_comes_in_pieces(kernel):
     for begin in range(0, len(message), 65536):
         kernel.channel.sendall(message[begin : begin + 65536])
         time.sleep(0.002)
+    kernel.go()
     assert kernel.result().value == "200000"
+
+
+def test_code_runs_when_the_runner_lets_it_and_nothing_else_runs_before(kernel):
+    kernel.good("const ticks = setInterval(() => console.log('tick'), 1).unref(); 0")
+    kernel.announce("console.log('ran'); clearInterval(ticks)")
+    assert kernel.message() == (b"s", b"\x08")
+    kernel.printed(kernel.pipes[0])
+    time.sleep(0.2)
+    assert kernel.printed(kernel.pipes[0]) == ""
+    kernel.go()
+    kernel.wait_for("ran\n")
+    assert kernel.message()[0] == b"e"
+
+
+def test_a_cell_begins_after_more_was_shown_than_the_runner_has_read(kernel):
+    kernel.good("setTimeout(() => { for (let n = 0; n < 2000; n++) display('x'.repeat(1000)); console.log('shown') }, 50).unref(); 0")
+    kernel.wait_for("shown\n")
+    kernel.announce("console.log('ran')")
+    shown = []
+    while (message := kernel.message())[0] == b"d":
+        shown.append(forms(message[1][1:])["text/plain"])
+    assert message == (b"s", b"\x08")
+    assert shown == [b"'" + b"x" * 1000 + b"'"] * 2000
+    time.sleep(0.2)
+    assert kernel.printed(kernel.pipes[0]) == ""
+    kernel.go()
+    kernel.wait_for("ran\n")
+    assert kernel.message()[0] == b"e"
 
 
 def test_the_thousandth_cell_is_like_the_first(kernel):

@@ -18,8 +18,7 @@ from server import configuration
 from session_calls import at_once, open_session, opened, serving
 
 # A cell of a hostile session is answered within this time: the greatest pause is that of a kernel that does not begin.
-# A runner that is stopped before it has said that the cell has begun is given up after 32 seconds.
-ANSWERED_WITHIN_S = 50
+ANSWERED_WITHIN_S = 30
 
 # What the server's allocator may keep of floods.
 GROWTH_KIB = 64 * 1024

@@ -114,6 +114,6 @@ pub(crate) fn start_kernel(
     let mut argv = kernel.argv.clone();
     argv.push(their_end.as_raw_fd().to_string());
     let env = packages::variables(&kernel.env, kernel.packages.as_ref());
-    let process = Process::spawn(&argv, &env, folder, oom_score, Some(b""))?.supervised()?;
+    let process = Process::spawn(&argv, &env, folder, oom_score, Some(b""), None)?.supervised()?;
     Ok(StartedKernel { process, channel, preloaded: false, not_ready: None })
 }

@@ -8,8 +8,9 @@
 //!                           ◀──  H        Node.js only: the channel from now on, as a descriptor
 //!   r: version              ──▶           cells can come
 //!                           ◀──  C: number, flags, code; with three descriptors for Python
-//!   s: checkpoint or why not ─▶           from the process that runs the cell; the reason is a code
-//!                           ◀──  P        make the checkpoint of the next cell now; with one descriptor
+//!   s: checkpoint or why not ─▶           from the process that will run the cell; the reason is a code
+//!                           ◀──  G        run the code now; the server has been told that the cell has started
+//!                           ◀──  P: does that cell follow at once?  make its checkpoint now; with one descriptor
 //!   p: checkpoint or why not ─▶           from the process that will run the cell
 //!   d: forms of a thing     ──▶           what the cell shows; between cells, what threads and timers of earlier ones do
 //!   e: how it ended         ──▶           everything that it printed is in its pipes
@@ -51,7 +52,7 @@ const CHUNK: usize = 64 * 1024;
 pub(super) enum Said {
     /// It can take cells; the version of its interpreter.
     Ready(String),
-    /// A cell begins. The error says why there is no checkpoint.
+    /// The code of a cell can run. The error says why there is no checkpoint.
     Started(Result<(), NoCheckpoint>),
     /// The next cell has its checkpoint. The error says why it has none yet.
     Prepared(Result<(), NoCheckpoint>),

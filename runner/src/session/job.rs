@@ -52,11 +52,8 @@ pub(crate) fn run_job(
     let (process, cpu_before) = match program {
         Some(program) => program,
         None => {
-            let process = session.spawn(&job.argv, &job.env, &session.workdir, &stdin)?;
-            if let Some(cpu_time) = job.cpu_time {
-                process.limit_cpu_time(cpu_time);
-            }
-            (process, Duration::ZERO)
+            let (argv, env, folder) = (&job.argv, &job.env, &session.workdir);
+            (session.spawn(argv, env, folder, &stdin, job.cpu_time)?, Duration::ZERO)
         }
     };
     let spawn = started.elapsed();

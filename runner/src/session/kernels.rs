@@ -36,7 +36,7 @@ use crate::{processes, usage};
 /// How long a kernel may take to be ready for cells.
 const READY_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// How long it may take to begin a cell: it reads the code and forks, which copies the tables of its memory.
+/// How long it may take to get ready for a cell: it reads the code and forks, which copies the tables of its memory.
 const BEGIN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long it may be silent before the runner ends what may block it, and how often.
@@ -73,10 +73,19 @@ pub(super) struct Kernels {
     neighbours: HashSet<Pid>,
 }
 
+/// What comes after a checkpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Follows {
+    /// The cell that it was made for. No task of earlier cells runs before.
+    Cell,
+    /// A pause, in which tasks of earlier cells go on.
+    Pause,
+}
+
 /// The answer that a kernel was asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Expected {
-    /// To begin a cell.
+    /// To get ready for a cell.
     Started,
     /// To make a checkpoint.
     Prepared,
@@ -90,7 +99,7 @@ enum Answered {
     Alone(Result<(), NoCheckpoint>),
 }
 
-/// A cell that the kernel has begun.
+/// A cell whose kernel is ready: its code runs after [`Kernels::go`].
 pub(super) struct Begun {
     pub(super) pipes: [Option<File>; 2],
     /// Why there is no checkpoint before it, if there is none.
@@ -181,7 +190,7 @@ impl Kernels {
         self.checkpoints.iter().chain([&self.current]).map(|process| process.pid).collect()
     }
 
-    /// Has the kernel begin a cell.
+    /// Has the kernel get ready for a cell, which takes all the time and finds all that can go wrong before its code.
     ///
     /// # Errors
     ///
@@ -212,7 +221,13 @@ impl Kernels {
         Ok(self.begun(answered, found, [Some(stdout), Some(stderr)]))
     }
 
-    /// Notes that a cell has begun. `found` are the processes that were there before.
+    /// Lets the code of the cell run for which the kernel is ready.
+    pub(super) fn go(&self) {
+        // It has read all else, so there is room. An error means that it has just ended, which is found where the cell is supervised.
+        let _ = self.current.channel.send(b'G', &[], &[], Duration::ZERO);
+    }
+
+    /// Notes that the kernel is ready for a cell. `found` are the processes that were there before.
     fn begun(
         &mut self,
         answered: Answered,
@@ -326,7 +341,7 @@ impl Kernels {
 
     /// Makes the checkpoint of the next cell, if that can be done, and gives up one that is too many. Both take longer than a short
     /// cell, so they are done when the last one has been answered.
-    pub(super) fn prepare(&mut self) {
+    pub(super) fn prepare(&mut self, follows: Follows) {
         if self.most == 0
             || self.is_loading
             || self.is_prepared
@@ -334,7 +349,7 @@ impl Kernels {
         {
             return;
         }
-        match self.fork_ahead() {
+        match self.fork_ahead(follows) {
             Ok(Answered::InChild(child)) => {
                 self.checkpoints.push(std::mem::replace(&mut self.current, child));
                 self.is_prepared = true;
@@ -348,10 +363,11 @@ impl Kernels {
         }
     }
 
-    fn fork_ahead(&mut self) -> io::Result<Answered> {
+    fn fork_ahead(&mut self, follows: Follows) -> io::Result<Answered> {
         let (ours, theirs) = UnixStream::pair()?;
         let channel = Channel::new(ours.into())?;
-        self.current.channel.send(b'P', &[], &[theirs.as_fd()], BEGIN_TIMEOUT)?;
+        let follows = [u8::from(follows == Follows::Cell)];
+        self.current.channel.send(b'P', &[&follows], &[theirs.as_fd()], BEGIN_TIMEOUT)?;
         drop(theirs);
         self.wait_for_begin(Some(channel), Expected::Prepared)
     }
@@ -362,7 +378,7 @@ impl Kernels {
         if !self.is_prepared || !self.kill_current() {
             return None;
         }
-        self.undo()
+        self.undo_for(Follows::Cell)
     }
 
     /// Gives up the oldest checkpoint, but not that of the next cell: the cell would not know that it has none, and it takes no
@@ -397,11 +413,17 @@ impl Kernels {
     /// The newest checkpoint that is there becomes the session, whose process was killed before. Returns how many cells that undoes;
     /// `None` if there is none.
     pub(super) fn undo(&mut self) -> Option<u32> {
+        self.undo_for(Follows::Pause)
+    }
+
+    /// The same, for a cell that follows at once unless this undoes others.
+    fn undo_for(&mut self, follows: Follows) -> Option<u32> {
         let now = self.current.depth;
         self.is_prepared = false;
         while let Some(process) = self.checkpoints.pop() {
+            let follows = if process.depth == now { follows } else { Follows::Pause };
             self.current = process;
-            if self.resume() {
+            if self.resume(follows) {
                 return Some(now - self.current.depth);
             }
             // The cell that it has run is undone as well, with everything that it has started.
@@ -413,7 +435,7 @@ impl Kernels {
     }
 
     /// Makes a checkpoint the session again. Returns whether it answers: a cell may have killed it just now.
-    fn resume(&mut self) -> bool {
+    fn resume(&mut self, follows: Follows) -> bool {
         let process = &self.current;
         // A cell may have stopped it.
         process.signal(Signal::CONT);
@@ -427,7 +449,7 @@ impl Kernels {
         // The process that has shown them is gone.
         self.early = Early::default();
         self.is_deaf = false;
-        self.prepare();
+        self.prepare(follows);
         !self.is_deaf
     }
 

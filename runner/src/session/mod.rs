@@ -33,7 +33,7 @@ use self::agent::Agents;
 use self::background::Background;
 use self::contexts::Contexts;
 pub(crate) use self::job::run_job;
-use self::kernels::Kernels;
+use self::kernels::{Follows, Kernels};
 use self::listing::{Listing, Nothing};
 use self::versions::Versions;
 use crate::forks::Forks;
@@ -242,7 +242,7 @@ impl Session<'_> {
             self.versions.note_shared();
         }
         if let Some(kernels) = &mut self.kernels {
-            kernels.prepare();
+            kernels.prepare(Follows::Pause);
         }
         self.versions.rest(self.room());
         self.to_server.send_empty(Kind::Resting)

@@ -161,10 +161,12 @@ impl Session<'_> {
                 let Ok(begun) = kernels.begin(&code) else { return Ok(None) };
                 let Begun { pipes, no_checkpoint, found } = begun;
                 let pid = kernels.current.pid;
-                // A process that was forked for the cell has used none. The code may run as soon as its start is sent.
+                // A process that was forked for the cell has used none.
                 let cpu_before = if no_checkpoint.is_some() { cpu(pid) } else { Duration::ZERO };
-                let started = Instant::now();
+                // As in a run, the code may stop or kill the runner as soon as it runs.
                 self.to_server.send_empty(Kind::Started)?;
+                let started = Instant::now();
+                kernels.go();
                 Ok(Some(Running {
                     started,
                     deadline: started.checked_add(cell.bounds.deadline),
@@ -183,14 +185,14 @@ impl Session<'_> {
                 // As in a run, the program may kill the runner as soon as it starts.
                 self.to_server.send_empty(Kind::Started)?;
                 let started = Instant::now();
-                let process = self.spawn(argv, env, &folder, input)?;
+                let process = self.spawn(argv, env, &folder, input, None)?;
                 let (others, unused) = (Others::Stay(found), Duration::ZERO);
                 Ok(Some(Running::program(process, others, started, unused, &cell.bounds)))
             }
         }
     }
 
-    /// Starts a program with the session's packages.
+    /// Starts a program with the session's packages, and with a limit on its CPU time if one is given.
     ///
     /// # Errors
     ///
@@ -202,9 +204,10 @@ impl Session<'_> {
         env: &BTreeMap<String, String>,
         folder: &Path,
         input: &[u8],
+        cpu_time: Option<Duration>,
     ) -> Result<Process, NotRun> {
         let env = packages::variables(env, self.packages.as_ref());
-        let spawned = Process::spawn(argv, &env, folder, self.oom_score, Some(input));
+        let spawned = Process::spawn(argv, &env, folder, self.oom_score, Some(input), cpu_time);
         let spawned = spawned.map_err(|error| command(explain(argv, folder, &error)))?;
         Ok(spawned.supervised()?)
     }

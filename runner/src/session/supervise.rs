@@ -182,7 +182,7 @@ impl Session<'_> {
 
     /// Waits until something happens. Returns whether a program has a request for packages.
     fn wait_for_events(&self, running: &Running, timeout: Duration) -> io::Result<bool> {
-        // The end of a short cell can come together with its beginning.
+        // What a thread of an earlier cell shows can come together with the kernel's word that it is ready.
         let has_message = self.kernels.as_ref().is_some_and(|it| it.current.channel.has_message());
         if running.program.is_none() && has_message {
             return Ok(false);

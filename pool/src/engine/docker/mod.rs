@@ -68,7 +68,7 @@ pub struct DockerEngine {
     /// The address, as shown in errors.
     shown: String,
     labels: Labels,
-    volume: RunnerVolume,
+    runner: RunnerVolume,
     packages: PackagesVolume,
     helpers: Helpers,
     /// Asked before the first container is made.
@@ -86,7 +86,7 @@ impl DockerEngine {
             shown: address.to_string(),
             address,
             labels: instance.labels().clone(),
-            volume: RunnerVolume::new(instance, runner),
+            runner: RunnerVolume::new(instance, runner),
             packages: PackagesVolume::new(instance),
             helpers: Helpers::new(instance),
             unenforced: OnceCell::new(),
@@ -180,7 +180,7 @@ impl Engine for DockerEngine {
     }
 
     async fn prepare(&self, spec: &SandboxSpec) -> Result<(), EngineError> {
-        self.volume.fill(self, &spec.image).await?;
+        self.runner.fill(self, &spec.image).await?;
         match spec.packages {
             Some(_) => self.packages.begin(self, &spec.image).await,
             None => Ok(()),
@@ -213,7 +213,8 @@ impl Engine for DockerEngine {
         let failed = self.failed(Call::Create);
         let options = CreateContainerOptionsBuilder::new().name(name.as_str()).build();
         let dialect = self.dialect.dialect(self.docker().await?).await?;
-        let volumes = Volumes { runner: self.volume.name(), packages: self.packages.name() };
+        let volumes =
+            Volumes { runner: self.runner.volume.name(), packages: self.packages.volume.name() };
         let body = container::body(spec, volumes, self.all_labels(), dialect);
         let created = self.docker().await?.create_container(Some(options), body).await;
         created.map(drop).map_err(|error| of_image(failed(error)))

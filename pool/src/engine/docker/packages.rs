@@ -8,16 +8,17 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bollard::models::{HostConfig, VolumeCreateRequest};
+use bollard::models::HostConfig;
 use bollard::query_parameters::WaitContainerOptionsBuilder;
 use futures_util::StreamExt;
 use isolator_runner::paths;
 use tokio::time::timeout;
 
 use super::DockerEngine;
-use super::container::{self, Access};
+use super::container::Access;
 use super::helper::{Helper, NEVER_STARTED};
-use super::{set_archive, volume};
+use super::set_archive;
+use super::volume::Volume;
 use crate::engine::instance::Instance;
 use crate::engine::{Call, EngineError, Image, refused};
 use crate::lock::lock;
@@ -33,13 +34,11 @@ const REMOVER_PIDS: i64 = 8;
 
 /// The volume of one instance.
 pub(super) struct PackagesVolume {
-    name: String,
+    pub(super) volume: Volume,
     /// By the hash of a set. Each is locked while it is uploaded or removed.
     sets: Mutex<HashMap<String, Arc<tokio::sync::Mutex<Option<Brought>>>>>,
     /// The folders of those that are there, by their hash.
     folders: Mutex<HashMap<String, String>>,
-    /// Creation time of the volume in which this process has made the folder of all sets. Locked meanwhile.
-    begun: tokio::sync::Mutex<Option<String>>,
 }
 
 /// A set that is in the volume.
@@ -51,17 +50,8 @@ struct Brought {
 
 impl PackagesVolume {
     pub(super) fn new(instance: &Instance) -> Self {
-        let name = format!("isolator-{}-packages", instance.short_id());
-        Self {
-            name,
-            sets: Mutex::default(),
-            folders: Mutex::default(),
-            begun: tokio::sync::Mutex::default(),
-        }
-    }
-
-    pub(super) fn name(&self) -> &str {
-        &self.name
+        let volume = Volume::new(instance, "packages", paths::PACKAGES);
+        Self { volume, sets: Mutex::default(), folders: Mutex::default() }
     }
 
     /// Where a set is in a sandbox.
@@ -80,43 +70,13 @@ impl PackagesVolume {
         Arc::clone(lock(&self.sets).entry(hash.to_owned()).or_default())
     }
 
-    /// Makes the folder of all sets before a container gets the volume, unless this process has done so and the volume still exists.
-    /// Programs see by the folder where to look for packages.
+    /// Makes the folder of all sets before a container gets the volume. Programs see by the folder where to look for packages.
     pub(super) async fn begin(
         &self,
         engine: &DockerEngine,
         image: &Image,
     ) -> Result<(), EngineError> {
-        let mut begun = self.begun.lock().await;
-        if begun.is_some() && *begun == volume::made(engine, &self.name).await? {
-            return Ok(());
-        }
-        *begun = None;
-        self.create_volume(engine, Call::Prepare).await?;
-        let archive = set_archive::empty().map_err(|error| refused(Call::Prepare, error))?;
-        let helper = Helper::new(engine);
-        let made = async {
-            let mounts = Some(self.mounts(engine));
-            let host = HostConfig { mounts, ..HostConfig::default() };
-            helper.create(&image.digest, NEVER_STARTED, host, Call::Prepare).await?;
-            let archive = futures_util::stream::iter([Ok(archive)]);
-            helper.upload(paths::PACKAGES, archive, Call::Prepare).await
-        };
-        let made = made.await;
-        let removed = helper.remove().await;
-        made.and(removed)?;
-        *begun = volume::made(engine, &self.name).await?;
-        Ok(())
-    }
-
-    async fn create_volume(&self, engine: &DockerEngine, call: Call) -> Result<(), EngineError> {
-        let request = VolumeCreateRequest {
-            name: Some(self.name.clone()),
-            labels: Some(engine.all_labels()),
-            ..VolumeCreateRequest::default()
-        };
-        let created = engine.docker().await?.create_volume(request).await;
-        created.map(drop).map_err(engine.failed(call))
+        self.volume.fill(engine, image, set_archive::empty).await
     }
 
     /// Uploads a set, unless this process has done so.
@@ -134,7 +94,7 @@ impl PackagesVolume {
         if brought.is_some() {
             return Ok(());
         }
-        self.create_volume(engine, Call::Provide).await?;
+        self.volume.create(engine, Call::Provide).await?;
         // 122 random bits.
         let folder = uuid::Uuid::new_v4().simple().to_string();
         let helper = Helper::new(engine);
@@ -155,7 +115,8 @@ impl PackagesVolume {
         image: &Image,
         folder: &str,
     ) -> Result<(), EngineError> {
-        let host = HostConfig { mounts: Some(self.mounts(engine)), ..HostConfig::default() };
+        let mounts = Some(vec![self.volume.mount(engine, Access::ReadWrite)]);
+        let host = HostConfig { mounts, ..HostConfig::default() };
         helper.create(&image.digest, NEVER_STARTED, host, Call::Provide).await?;
         let archive = set_archive::read(set.folder.clone(), folder);
         let (bytes, archive) = archive.await.map_err(|error| {
@@ -198,10 +159,9 @@ impl PackagesVolume {
     ) -> Result<(), EngineError> {
         let failed = engine.failed(Call::Withdraw);
         let dialect = engine.dialect.dialect(engine.docker().await?).await?;
-        let runner = (engine.volume.name(), paths::DIRECTORY);
-        let runner = container::mount(runner, &engine.all_labels(), Access::ReadOnly);
+        let runner = engine.runner.volume.mount(engine, Access::ReadOnly);
         let host = HostConfig {
-            mounts: Some([runner].into_iter().chain(self.mounts(engine)).collect()),
+            mounts: Some(vec![runner, self.volume.mount(engine, Access::ReadWrite)]),
             cap_drop: Some(vec!["ALL".to_owned()]),
             // No other user may list or change the folder of all sets.
             cap_add: Some(vec!["DAC_OVERRIDE".to_owned()]),
@@ -227,10 +187,5 @@ impl PackagesVolume {
                 Err(refused(Call::Withdraw, cause))
             }
         }
-    }
-
-    fn mounts(&self, engine: &DockerEngine) -> Vec<bollard::models::Mount> {
-        let volume = (self.name.as_str(), paths::PACKAGES);
-        vec![container::mount(volume, &engine.all_labels(), Access::ReadWrite)]
     }
 }

@@ -1,13 +1,13 @@
-//! The volume that brings the runner and its files into every container of this instance.
+//! The volumes of an instance, and the one that brings the runner and its files into every container.
 //!
 //! A volume works with any image and with an engine on another machine, where a bind mount of a file of this machine would not. It is
 //! filled through a container that is never started.
 
 use std::collections::HashMap;
 
-use bollard::models::{HostConfig, VolumeCreateRequest};
+use bollard::models::{HostConfig, Mount, VolumeCreateRequest};
 use bollard::query_parameters::{ListVolumesOptionsBuilder, RemoveVolumeOptionsBuilder};
-
+use bytes::Bytes;
 use futures_util::stream;
 use isolator_runner::paths;
 
@@ -17,66 +17,109 @@ use super::{DockerEngine, error};
 use crate::engine::instance::{Instance, LABEL};
 use crate::engine::{Call, EngineError, Image, LabelFilter};
 
-/// The volume of one instance.
-pub(super) struct RunnerVolume {
+/// A volume of one instance, at the same path in every container.
+pub(super) struct Volume {
     name: String,
-    runner: &'static [u8],
+    path: &'static str,
     /// Creation time of the volume that this process filled. Locked while the volume is being filled.
     filled: tokio::sync::Mutex<Option<String>>,
 }
 
-impl RunnerVolume {
-    pub(super) fn new(instance: &Instance, runner: &'static [u8]) -> Self {
-        Self {
-            name: format!("isolator-{}-runner", instance.short_id()),
-            runner,
-            filled: tokio::sync::Mutex::default(),
-        }
+impl Volume {
+    /// The volume with this purpose.
+    pub(super) fn new(instance: &Instance, purpose: &str, path: &'static str) -> Self {
+        let name = format!("isolator-{}-{purpose}", instance.short_id());
+        Self { name, path, filled: tokio::sync::Mutex::default() }
     }
 
     pub(super) fn name(&self) -> &str {
         &self.name
     }
 
-    /// Creates and fills the volume, unless this process has done so and the volume still exists.
-    pub(super) async fn fill(
+    /// The volume in a container.
+    pub(super) fn mount(&self, engine: &DockerEngine, access: Access) -> Mount {
+        container::mount((&self.name, self.path), &engine.all_labels(), access)
+    }
+
+    /// Creates the volume, if there is none.
+    pub(super) async fn create(
         &self,
         engine: &DockerEngine,
-        image: &Image,
+        call: Call,
     ) -> Result<(), EngineError> {
-        let mut filled = self.filled.lock().await;
-        if filled.is_some() && *filled == made(engine, &self.name).await? {
-            return Ok(());
-        }
-        *filled = None;
-        let failed = engine.failed(Call::Prepare);
         let request = VolumeCreateRequest {
             name: Some(self.name.clone()),
             labels: Some(engine.all_labels()),
             ..VolumeCreateRequest::default()
         };
-        engine.docker().await?.create_volume(request).await.map_err(&failed)?;
+        let created = engine.docker().await?.create_volume(request).await;
+        created.map(drop).map_err(engine.failed(call))
+    }
+
+    /// Creates the volume and unpacks an archive in it, unless this process has done so and the volume still exists.
+    pub(super) async fn fill(
+        &self,
+        engine: &DockerEngine,
+        image: &Image,
+        archive: impl FnOnce() -> Bytes,
+    ) -> Result<(), EngineError> {
+        let mut filled = self.filled.lock().await;
+        if filled.is_some() && *filled == self.made(engine).await? {
+            return Ok(());
+        }
+        *filled = None;
+        self.create(engine, Call::Prepare).await?;
         let helper = Helper::new(engine);
-        let uploaded = self.upload(engine, &helper, image).await;
+        let unpacked = self.unpack(engine, &helper, image, archive()).await;
         let removed = helper.remove().await;
-        uploaded?;
+        unpacked?;
         removed?;
-        *filled = made(engine, &self.name).await?;
+        *filled = self.made(engine).await?;
         Ok(())
     }
 
-    async fn upload(
+    async fn unpack(
         &self,
         engine: &DockerEngine,
         helper: &Helper<'_>,
         image: &Image,
+        archive: Bytes,
     ) -> Result<(), EngineError> {
-        let volume = (self.name.as_str(), paths::DIRECTORY);
-        let mount = container::mount(volume, &engine.all_labels(), Access::ReadWrite);
-        let host = HostConfig { mounts: Some(vec![mount]), ..HostConfig::default() };
+        let mounts = Some(vec![self.mount(engine, Access::ReadWrite)]);
+        let host = HostConfig { mounts, ..HostConfig::default() };
         helper.create(&image.digest, NEVER_STARTED, host, Call::Prepare).await?;
-        let tar = stream::iter([Ok(self.tar().into())]);
-        helper.upload(paths::DIRECTORY, tar, Call::Prepare).await
+        helper.upload(self.path, stream::iter([Ok(archive)]), Call::Prepare).await
+    }
+
+    /// Its creation time, if it exists. If the volume was removed, the engine creates an empty one when a container mounts it; the time
+    /// shows that.
+    async fn made(&self, engine: &DockerEngine) -> Result<Option<String>, EngineError> {
+        match engine.docker().await?.inspect_volume(&self.name).await {
+            Ok(volume) => Ok(Some(format!("{:?}", volume.created_at))),
+            Err(error) if error::status(&error) == Some(404) => Ok(None),
+            Err(error) => Err(engine.failed(Call::Prepare)(error)),
+        }
+    }
+}
+
+/// The volume with the runner.
+pub(super) struct RunnerVolume {
+    pub(super) volume: Volume,
+    runner: &'static [u8],
+}
+
+impl RunnerVolume {
+    pub(super) fn new(instance: &Instance, runner: &'static [u8]) -> Self {
+        Self { volume: Volume::new(instance, "runner", paths::DIRECTORY), runner }
+    }
+
+    /// Brings the runner and its files into the volume.
+    pub(super) async fn fill(
+        &self,
+        engine: &DockerEngine,
+        image: &Image,
+    ) -> Result<(), EngineError> {
+        self.volume.fill(engine, image, || self.tar().into()).await
     }
 
     fn tar(&self) -> Vec<u8> {
@@ -99,16 +142,6 @@ impl RunnerVolume {
                 .expect("writing to a vector can't fail");
         }
         archive.into_inner().expect("writing to a vector can't fail")
-    }
-}
-
-/// A volume's creation time, if it exists. If the volume was removed, the engine creates an empty one when a container mounts
-/// it; the time shows that.
-pub(super) async fn made(engine: &DockerEngine, name: &str) -> Result<Option<String>, EngineError> {
-    match engine.docker().await?.inspect_volume(name).await {
-        Ok(volume) => Ok(Some(format!("{:?}", volume.created_at))),
-        Err(error) if error::status(&error) == Some(404) => Ok(None),
-        Err(error) => Err(engine.failed(Call::Prepare)(error)),
     }
 }
 

@@ -98,15 +98,18 @@ fn a_checkpoint_that_does_not_answer_is_killed() {
 
 #[test]
 fn a_cell_that_does_not_begin_reports_the_undone_cells_if_its_checkpoint_is_gone() {
-    let (same, _same) = process(2, RESUMED);
+    let (same, mut behind) = process(2, RESUMED);
     let (current, _current) = process(2, b"");
     assert_eq!(kernels(vec![same], current, true).undo_prepared(), Some(0));
+    // The cell follows.
+    assert_eq!([behind.asked(), behind.asked()], [(b'R', vec![]), (b'P', vec![1])]);
 
-    let (oldest, _oldest) = process(1, RESUMED);
+    let (oldest, mut behind) = process(1, RESUMED);
     let (deaf, _deaf) = process(2, DEAF);
     let (current, _current) = process(2, b"");
     let mut kernels = kernels(vec![oldest, deaf], current, true);
     assert_eq!(kernels.undo_prepared(), Some(1));
+    assert_eq!([behind.asked(), behind.asked()], [(b'R', vec![]), (b'P', vec![0])]);
     assert_eq!((kernels.current.depth, kernels.is_prepared), (1, false));
     // Nothing was made for the next cell.
     assert_eq!(kernels.undo_prepared(), None);
@@ -163,6 +166,8 @@ fn a_cell_whose_checkpoint_is_gone_asks_for_another_and_reports_if_there_is_none
         let begun = kernels.begin(&code).unwrap();
         assert_eq!(begun.no_checkpoint, is_gone.then_some(NoCheckpoint::Threads));
         assert_eq!(behind.asked(), (b'C', vec![0, 0, 0, 2, u8::from(is_gone), b'x']));
+        kernels.go();
+        assert_eq!(behind.asked(), (b'G', vec![]));
         assert_eq!(kernels.checkpoints.len(), usize::from(!is_gone));
         assert_eq!(kernels.current.depth, 2);
     }
