@@ -106,9 +106,9 @@ impl Interrupts {
         received(signal).await;
     }
 
-    /// Forgets one that came too late.
-    pub(super) fn forget(&mut self) {
-        let _ = self.next().now_or_never();
+    /// Whether one has come. It is taken, so that it is not for what follows.
+    pub(super) fn take(&mut self) -> bool {
+        self.next().now_or_never().is_some()
     }
 }
 

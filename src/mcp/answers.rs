@@ -8,7 +8,7 @@ use isolator_pool::run::output::Watch;
 use serde_json::Value;
 
 use crate::audit::{Audit, Note};
-use crate::calls::command::{CommandCall, CommandError};
+use crate::calls::command::{COMPLETE_CODE, CommandCall, CommandError};
 use crate::calls::{Call, CallError, Calls, Clients, Setup, Steps, ToolName};
 use crate::config::{Config, ResultsConfig};
 use crate::mcp::render::{Answer, Renderer};
@@ -148,8 +148,10 @@ impl Answers {
         }
         let mut note = self.audit.begin(&call.client, &name);
         let tool = ToolName::named(&name).filter(|tool| self.calls.offers(*tool));
-        if let (Some(tool), Some(options)) = (tool, options) {
-            return Ok(self.serve_command(tool, arguments, options, &call, note).await);
+        if let Some(options) = options
+            && (tool.is_some() || name == COMPLETE_CODE)
+        {
+            return Ok(self.serve_command(&name, arguments, options, &call, note).await);
         }
         Ok(match tool {
             None => {
@@ -186,14 +188,14 @@ impl Answers {
     /// Serves a call of a command, which gets its result in its own form.
     async fn serve_command(
         &self,
-        tool: ToolName,
+        name: &str,
         arguments: Given,
         options: Value,
         call: &Call,
         mut note: Note,
     ) -> Arc<Answer> {
         let longest = self.calls.config().results.detach_after;
-        let served = match CommandCall::read(tool, arguments, options) {
+        let served = match CommandCall::read(name, arguments, options) {
             Ok(command) => {
                 self.calls.serve_command(command.with_max_wait(longest), call, &mut note).await
             }

@@ -18,7 +18,7 @@ use rmcp::service::{NotificationContext, RequestContext, SubscriptionContext};
 use rmcp::{RoleServer, ServerHandler};
 use serde_json::{Value, json};
 
-use crate::calls::command::COMMAND;
+use crate::calls::command::{COMMAND, COMPLETE_CODE};
 use crate::calls::{Again, Call, CallOutcome, Clients, Serving, Setup, ToolName};
 use crate::current::Current;
 use crate::mcp::answers::{Answers, NoSuchTool, ToolCall};
@@ -70,10 +70,12 @@ impl Server {
     pub(crate) fn new(setup: Setup, clients: Clients) -> Self {
         let snippets = Arc::new(Snippets::new(&setup.config));
         let answers = Answers::new(&setup, Arc::clone(&snippets), clients);
+        let tools = ToolName::ALL.into_iter().map(ToolName::as_str);
+        let called: Vec<_> = tools.chain([COMPLETE_CODE]).collect();
         Self {
             changes: Changes::new(Arc::clone(&snippets), setup.packages.clone()),
             now: Current::new(Configured::new(setup, snippets, answers)),
-            operations: Arc::new(Operations::new(&ToolName::ALL.map(ToolName::as_str))),
+            operations: Arc::new(Operations::new(&called)),
             session: Arc::default(),
         }
     }
@@ -410,12 +412,12 @@ impl ServerHandler for Server {
             None => Value::Object(request.arguments.unwrap_or_default()).into(),
         };
         let trace = now.setup.traces.begin(|| {
-            let tool = now.tools.iter().find(|tool| tool.name == request.name);
+            let mut called = now.tools.iter().map(|tool| &*tool.name).chain([COMPLETE_CODE]);
             let parts = context.extensions.get::<Parts>();
             let protocol_session = parts.and_then(|parts| parts.headers.get(SESSION_HEADER));
             let protocol_session = protocol_session.and_then(|value| value.to_str().ok());
             Origin {
-                tool: tool.map(|tool| &*tool.name),
+                tool: called.find(|name| **name == request.name),
                 version: context.protocol_version().map(|version| version.to_string()),
                 request: context.id.to_string(),
                 protocol_session: protocol_session.map(ToOwned::to_owned),

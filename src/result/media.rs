@@ -14,6 +14,9 @@ use crate::result::units::text;
 /// The media type of an exception, if a program gets what a cell shows.
 pub(crate) const EXCEPTION: &str = "application/vnd.isolator.error";
 
+/// How a document in PDF begins.
+const PDF: &[u8] = b"%PDF-";
+
 /// A form of a thing.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
@@ -30,16 +33,20 @@ impl Form {
         if kind.ends_with("json") || kind.starts_with(FOR_PROGRAMS) {
             return Self::json(content).unwrap_or_else(|| Self::Text(text(content)));
         }
-        let is_text = kind.starts_with("text/")
-            || kind == "image/svg+xml"
-            || kind == "application/javascript";
-        Self::Text(if is_text { text(content) } else { BASE64.encode(content) })
+        Self::Text(written(kind, content))
     }
 
     /// The form of a content that is JSON.
     pub(crate) fn json(content: &[u8]) -> Option<Self> {
         passed_on(content).map(Self::Json)
     }
+}
+
+/// A form as a text, in base64 where it is binary.
+pub(crate) fn written(kind: &str, content: &[u8]) -> String {
+    // Kernels send the bytes of these. All else is a text that the program has made, also of what is binary.
+    let is_binary = matches!(kind, "image/png" | "image/jpeg") || content.starts_with(PDF);
+    if is_binary { BASE64.encode(content) } else { text(content) }
 }
 
 /// The JSON of a text, if it is some that all clients can read: it is not nested too deeply, and its texts and numbers are sound.
@@ -120,7 +127,16 @@ mod tests {
         assert_eq!(json("application/json", b"[1] [2]"), "\"[1] [2]\"");
         assert_eq!(json("application/json", b"\"\xff\""), "\"\\\"\u{fffd}\\\"\"");
         assert_eq!(json("text/html", b"<b>"), "\"<b>\"");
-        assert_eq!(json("image/png", b"png"), "\"cG5n\"");
+        for (kind, content, expected) in [
+            ("image/png", "png", "cG5n"),
+            ("application/pdf", "%PDF-", "JVBERi0="),
+            // These are in base64 as the program has shown them.
+            ("application/pdf", "JVBERi0=", "JVBERi0="),
+            ("image/gif", "R0lG", "R0lG"),
+            ("application/x-tex", "$x$", "$x$"),
+        ] {
+            assert_eq!(json(kind, content.as_bytes()), format!("\"{expected}\""), "{kind}");
+        }
     }
 
     #[test]

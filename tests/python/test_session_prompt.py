@@ -1,11 +1,19 @@
 """The prompt of `isolator session`: colours, indentations, names that the kernel completes, search and paste."""
 
+import json
 import os
+import re
 import select
+import socket
+import subprocess
+import threading
 import time
+from contextlib import contextmanager
+from urllib.parse import urlsplit
 
 import pytest
-from test_session_command import CTRL_C, CTRL_D, PATIENCE_S, terminal
+from server import environment
+from test_session_command import CTRL_C, CTRL_D, PATIENCE_S, command, nothing_left, terminal
 
 CTRL_R = b"\x12"
 ARROW_RIGHT = "\x1b[C"
@@ -131,6 +139,106 @@ def test_names_of_javascript_are_completed(tmp_path):
         prompt.until("thing.inner")
         assert "\r\n42\r\n" in prompt.ask("", 3, "javascript")
         leave(prompt)
+
+
+@contextmanager
+def http_server(folder):
+    """The URL of a server that listens, and the path of its audit log."""
+    audit, path = folder / "audit.jsonl", folder / "server.log"
+    starting = [*command(folder, audit={"path": str(audit)})[:-1], "serve", "--http", "127.0.0.1:0"]
+    with nothing_left(folder), path.open("w") as log:
+        with subprocess.Popen(starting, env=environment(folder), stdin=subprocess.DEVNULL, stderr=log) as started:
+            try:
+                deadline = time.monotonic() + PATIENCE_S
+                while not (url := re.search(r'url="([^"]+)"', path.read_text())):
+                    assert time.monotonic() < deadline and started.poll() is None, path.read_text()
+                    time.sleep(0.05)
+                yield url[1], audit
+            finally:
+                started.terminate()
+            assert started.wait(PATIENCE_S) == 0, path.read_text()
+
+
+class Between:
+    """A slow way to a server, which can treat requests for names as `names` says."""
+
+    def __init__(self, url):
+        self.to = urlsplit(url)
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.url = self.to._replace(netloc=f"127.0.0.1:{self.listener.getsockname()[1]}").geturl()
+        self.open = {self.listener}
+        self.delay_s = 0
+        self.names = "pass"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self):
+        for one in list(self.open):
+            one.shutdown(socket.SHUT_RDWR)
+            one.close()
+        self.open.clear()
+
+    def _accept(self):
+        while True:
+            try:
+                client, _ = self.listener.accept()
+            except OSError:
+                return
+            server = socket.create_connection((self.to.hostname, self.to.port))
+            self.open |= {client, server}
+            for one, other in [(client, server), (server, client)]:
+                threading.Thread(target=self._pass_on, args=(one, other), daemon=True).start()
+
+    def _pass_on(self, one, other):
+        try:
+            while data := one.recv(65536):
+                if b"complete_code" in data and self.names == "unknown":
+                    data = data.replace(b"complete_code", b"complete_soon")
+                elif b"complete_code" in data and self.names != "pass":
+                    # Nothing is passed on until the client, or the way, has enough of it.
+                    if self.names == "stall":
+                        one.recv(65536)
+                    break
+                time.sleep(self.delay_s)
+                other.sendall(data)
+        except OSError:
+            pass
+        for end in {one, other} & self.open:
+            self.open.discard(end)
+            try:
+                end.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+            # The thread of the other direction reads its end.
+            end.close() if end is one else None
+
+
+def test_names_come_over_http_and_a_server_that_is_slow_or_gone_costs_only_them(tmp_path):
+    with http_server(tmp_path) as (url, audit):
+        way = Between(url)
+        with terminal(tmp_path, "js", "--server", way.url) as prompt:
+            prompt.ask("const thing = { inner: 42 }", 2, "javascript")
+            press(prompt, "thing.in", "\t")
+            prompt.until("thing.inner")
+            assert "\r\n42\r\n" in prompt.ask("", 3, "javascript")
+            leave(prompt)
+        with terminal(tmp_path, "--server", way.url) as prompt:
+            prompt.ask("number = 42", 2)
+            way.delay_s = 0.15
+            press(prompt, "num", "\t")
+            prompt.until("number")
+            way.delay_s = 0
+            assert "\r\n42\r\n" in prompt.ask("", 3)
+            for cell, way.names in enumerate(["unknown", "cut", "stall"], 3):
+                press(prompt, "num", "\t", "\t")
+                # The rest is typed while the names are awaited.
+                assert "\r\n42\r\n" in prompt.ask("ber", cell + 1), way.names
+            way.close()
+            press(prompt, "num", "\t", "\t")
+            assert "can't be reached" in prompt.ask("ber", 6)
+            leave(prompt)
+    called = [(line["tool"], line["status"]) for line in map(json.loads, audit.read_text().splitlines())]
+    assert called.count(("complete_code", "success")) == 2, called
+    assert not [tool for tool, _ in called if tool == "check_syntax"], called
 
 
 def test_names_of_a_hostile_kernel_do_nothing(tmp_path):

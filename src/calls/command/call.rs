@@ -1,4 +1,4 @@
-//! The calls of commands: calls of tools, with what only commands can ask for.
+//! The calls of commands: calls of tools with what only commands can ask for, and one that is no tool.
 
 use std::time::Duration;
 
@@ -16,6 +16,9 @@ use crate::request::understand::given::Given;
 
 /// The key of a request's `_meta` with the options of a command, and of the answer's with the result for it.
 pub(crate) const COMMAND: &str = "isolator/command";
+
+/// The name of [`CommandCall::Complete`], which is no tool: only commands call it.
+pub(crate) const COMPLETE_CODE: &str = "complete_code";
 
 /// A call of a command. Nothing in its arguments is corrected: they are what the user wrote.
 #[derive(Debug, Clone)]
@@ -87,18 +90,22 @@ struct InterruptOptions {
 }
 
 impl CommandCall {
-    /// Reads a call of a tool with the options of a command.
+    /// Reads a call with this name and the options of a command.
     ///
     /// # Errors
     ///
     /// When no command sends this.
     pub(crate) fn read(
-        tool: ToolName,
+        name: &str,
         arguments: Given,
         options: Value,
     ) -> Result<Self, InvalidArgument> {
         let arguments = arguments.into_value();
-        Ok(match tool {
+        if name == COMPLETE_CODE {
+            return Ok(Self::Complete(parse(arguments)?));
+        }
+        let not_called = || InvalidArgument::new(COMMAND, "no command calls this tool");
+        Ok(match ToolName::named(name).ok_or_else(not_called)? {
             ToolName::ExecuteCode if arguments["session"].is_string() => {
                 Self::Cell(Box::new(parse(arguments)?), read_options(options)?)
             }
@@ -113,10 +120,8 @@ impl CommandCall {
                 InterruptOptions { kill: false } => Self::Interrupt(parse(arguments)?),
             },
             ToolName::CloseSession => Self::Hold(parse(arguments)?),
-            // Like a check, it runs nothing.
-            ToolName::CheckSyntax => Self::Complete(parse(arguments)?),
-            ToolName::GetResult | ToolName::TestCode => {
-                return Err(InvalidArgument::new(COMMAND, "no command calls this tool"));
+            ToolName::CheckSyntax | ToolName::GetResult | ToolName::TestCode => {
+                return Err(not_called());
             }
         })
     }
@@ -134,20 +139,21 @@ impl CommandCall {
         self
     }
 
-    /// The tool that is called.
-    pub(crate) const fn tool(&self) -> ToolName {
-        match self {
+    /// The name of what is called: a tool, or [`COMPLETE_CODE`].
+    pub(crate) const fn name(&self) -> &'static str {
+        let tool = match self {
             Self::Run(..) | Self::Cell(..) => ToolName::ExecuteCode,
             Self::Open(..) => ToolName::OpenSession,
             Self::Shell(_) => ToolName::RunCommand,
             Self::Rewind(_) => ToolName::RewindSession,
-            Self::Complete(_) => ToolName::CheckSyntax,
+            Self::Complete(_) => return COMPLETE_CODE,
             Self::Interrupt(_) | Self::Kill(_) => ToolName::InterruptSession,
             Self::Hold(_) => ToolName::CloseSession,
-        }
+        };
+        tool.as_str()
     }
 
-    /// The arguments of the tool, and the options, as a command sends them.
+    /// The arguments and the options, as a command sends them.
     pub(crate) fn to_parts(&self) -> (Value, Value) {
         match self {
             Self::Run(arguments, options) => (json!(arguments), json!(options)),
@@ -210,15 +216,17 @@ mod tests {
             CommandCall::Hold(one()),
         ] {
             let (arguments, options) = call.to_parts();
-            let read = CommandCall::read(call.tool(), Given::from(arguments), options).unwrap();
+            let read = CommandCall::read(call.name(), Given::from(arguments), options).unwrap();
             assert_eq!(format!("{read:?}"), format!("{call:?}"));
         }
     }
 
     #[test]
     fn other_tools_and_options_are_refused() {
-        let read = |tool, options| CommandCall::read(tool, Given::Object([].into()), options);
-        assert!(read(ToolName::GetResult, json!({})).is_err());
-        assert!(read(ToolName::ExecuteCode, json!({ "other": 1 })).is_err());
+        let read = |name, options| CommandCall::read(name, Given::Object([].into()), options);
+        for name in ["get_result", "check_syntax", "none"] {
+            assert!(read(name, json!({})).is_err(), "{name}");
+        }
+        assert!(read("execute_code", json!({ "other": 1 })).is_err());
     }
 }

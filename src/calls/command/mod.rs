@@ -18,7 +18,9 @@ pub(crate) use self::answer::{
     Bytes, CommandAnswer, CommandError, Finished, FinishedFile, FinishedStep, Form, Killed,
     OpenedSession, Output, Piece, SessionLimits, Shown,
 };
-pub(crate) use self::call::{COMMAND, CellOptions, CommandCall, OpenOptions, RunOptions};
+pub(crate) use self::call::{
+    COMMAND, COMPLETE_CODE, CellOptions, CommandCall, OpenOptions, RunOptions,
+};
 use super::served::{Opened, Ran, Served};
 use super::{Call, CallError, CallOutcome, Calls, Job};
 use crate::audit::Note;
@@ -143,6 +145,7 @@ impl Calls {
             }
             CommandCall::Complete(CompleteText { session, text }) => {
                 let session = self.session_of_command(session, call)?;
+                note.place(&session.language.name, Some(&session.id));
                 let completed = session.session.complete(&text, MAX_COMPLETION).await;
                 let completed =
                     completed.map_err(|error| CallError::of_session(error, &session))?;

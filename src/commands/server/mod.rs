@@ -250,14 +250,14 @@ impl Server {
         on_piece: Option<&OnPiece>,
     ) -> Result<Result<CommandAnswer, CommandError>, RequestError> {
         self.check().await?;
-        let tool = command.tool().as_str();
+        let name = command.name();
         let (arguments, options) = command.to_parts();
         let mut meta = json!({ COMMAND: options, "isolator/detach": false });
         if on_piece.is_some() {
             meta["progressToken"] = json!(1);
         }
-        let parameters = json!({ "name": tool, "arguments": arguments, "_meta": meta });
-        let mut result = self.request("tools/call", tool, parameters, on_piece).await?;
+        let parameters = json!({ "name": name, "arguments": arguments, "_meta": meta });
+        let mut result = self.request("tools/call", name, parameters, on_piece).await?;
         let result = result.get_mut("_meta").and_then(|meta| meta.get_mut(COMMAND));
         let result = result.map(Value::take).unwrap_or_default();
         serde_json::from_value(result)

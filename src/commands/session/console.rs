@@ -48,6 +48,8 @@ pub(super) struct Style {
     pub(super) is_json: bool,
     pub(super) is_quiet: bool,
     pub(super) is_interactive: bool,
+    /// Whether the cells are those of a file.
+    pub(super) is_of_file: bool,
     /// Whether piped cells run after one that failed.
     pub(super) keeps_going: bool,
 }
@@ -85,6 +87,8 @@ pub(super) struct Console<'a> {
     pub(super) screen: Screen,
     gallery: Gallery,
     interrupts: Interrupts,
+    /// Whether Ctrl-C was pressed while the last cell ran.
+    was_interrupted: bool,
     /// Names of all files that were sent.
     sent: Vec<String>,
     style: Style,
@@ -116,6 +120,7 @@ impl<'a> Console<'a> {
             screen: Screen::new(),
             gallery: Gallery::default(),
             interrupts,
+            was_interrupted: false,
             sent,
             style,
             cells: 0,
@@ -138,6 +143,13 @@ impl<'a> Console<'a> {
     /// Waits for Ctrl-C.
     pub(super) async fn interrupted(&mut self) {
         self.interrupts.next().await;
+    }
+
+    /// Whether Ctrl-C was pressed since the last cell of a file began. Whoever presses it means the run, and no tag or option says
+    /// that it goes on then.
+    pub(super) fn is_run_interrupted(&mut self) -> bool {
+        self.was_interrupted |= self.interrupts.take();
+        self.style.is_of_file && self.was_interrupted
     }
 
     /// Keeps a record of the next cell.
@@ -285,7 +297,9 @@ impl<'a> Console<'a> {
             Some(Arc::new(move |piece| drop(printing.send(piece))))
         };
         self.followed = Followed::default();
-        self.interrupts.forget();
+        self.was_interrupted = false;
+        // One that came too late.
+        self.interrupts.take();
         let backend = self.backend;
         let mut running = Box::pin(backend.call(call, on_piece));
         let mut last: Option<Instant> = None;
@@ -295,6 +309,7 @@ impl<'a> Console<'a> {
                 Some(piece) = printed.recv() => self.pass_on(piece).await?,
                 ran = &mut running => break ran,
                 () = self.interrupts.next() => {
+                    self.was_interrupted = true;
                     let one = OneSession { session: self.session() };
                     let is_second = last.is_some_and(|at| at.elapsed() < SECOND_WITHIN);
                     if !is_second && self.has_stopped(CommandCall::Interrupt(one.clone())).await {

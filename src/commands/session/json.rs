@@ -1,7 +1,5 @@
 //! A cell as a line of JSON, for programs.
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD as BASE64;
 use isolator_pool::pool::session::{CellEnd, NoCheckpoint, Occasion};
 use isolator_pool::run::outcome::{Captured, End};
 use serde::Serialize;
@@ -9,6 +7,7 @@ use serde_json::{Map, Value};
 
 use crate::calls::command::{Bytes, FinishedStep, Form, Output, Shown};
 use crate::result::cell;
+use crate::result::media::written;
 use crate::result::units::text;
 
 /// The line of a cell. Names are those of the results of tools.
@@ -81,7 +80,7 @@ pub(super) fn line(step: &FinishedStep) -> serde_json::Result<String> {
         None => (None, None),
     };
     let on = |occasion| step.shown.iter().filter(move |thing| thing.occasion == occasion);
-    let written = |output: &Output| text(&Captured::from(output.clone()).into_bytes());
+    let printed = |output: &Output| text(&Captured::from(output.clone()).into_bytes());
     serde_json::to_string(&Line {
         cell: step.cell,
         status: &step.status,
@@ -90,8 +89,8 @@ pub(super) fn line(step: &FinishedStep) -> serde_json::Result<String> {
         message: cell::with_state(step.cause.clone(), step.undone_state.clone()),
         notes: &step.notes,
         end: step.cell_end,
-        stdout: written(&step.stdout),
-        stderr: written(&step.stderr),
+        stdout: printed(&step.stdout),
+        stderr: printed(&step.stderr),
         stdout_missing_bytes: step.stdout.dropped,
         stderr_missing_bytes: step.stderr.dropped,
         result: on(Occasion::Result).next_back().map(forms),
@@ -131,19 +130,15 @@ pub(super) fn not_run(
 
 fn forms(thing: &Shown) -> Value {
     let form = |(media_type, Bytes(content)): &Form| {
-        let content = match std::str::from_utf8(content) {
-            Ok(text) if !media_type.starts_with("image/") || media_type.ends_with("+xml") => {
-                text.to_owned()
-            }
-            _ => BASE64.encode(content),
-        };
-        (media_type.clone(), Value::String(content))
+        (media_type.clone(), Value::String(written(media_type, content)))
     };
     Value::Object(thing.forms.iter().map(form).collect::<Map<_, _>>())
 }
 
 #[cfg(test)]
 mod tests {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::STANDARD as BASE64;
     use serde_json::json;
 
     use super::*;

@@ -226,6 +226,7 @@ impl Talk<'_> {
             is_json: command.json,
             is_quiet: command.quiet,
             is_interactive,
+            is_of_file: !source.is_input(),
             keeps_going: command.keep_going,
         };
         let held = OneSession { session: Some(opened.session.clone()) };
@@ -313,6 +314,10 @@ async fn run_all(
         let Some(cell) = cell else { return Ok(code) };
         let number = console.next_cell();
         let after = console.run_code(cell?).await?;
+        let after = match console.is_run_interrupted() {
+            true => After::Over(console::INTERRUPTED),
+            false => after,
+        };
         let last = match next_after(after, &mut code, command.keep_going) {
             Next::Cell => continue,
             Next::End(last) => last,
@@ -355,6 +360,7 @@ async fn run_notebook(
             console.screen.remark(&remark).await?;
         }
         let after = match after {
+            _ if console.is_run_interrupted() => After::Over(console::INTERRUPTED),
             After::Failed(RAISED) if may_raise => After::Fine,
             after => after,
         };
@@ -402,11 +408,12 @@ async fn say_not_run(
     if command.json {
         return Ok(());
     }
-    let advice = match command.keep_going {
-        true => "the session has ended, so the cells after it were not run".to_owned(),
-        false => "the cells after it were not run; --keep-going runs them".to_owned(),
+    let why = match (console.is_run_interrupted(), command.keep_going) {
+        (true, _) => "was interrupted, and the cells after it were not run",
+        (false, true) => "failed, and the session has ended, so the cells after it were not run",
+        (false, false) => "failed, and the cells after it were not run; --keep-going runs them",
     };
-    console.screen.remark(&format!("cell {number} failed, and {advice}")).await
+    console.screen.remark(&format!("cell {number} {why}")).await
 }
 
 /// Refuses a whole notebook, which is no cell.

@@ -68,8 +68,8 @@ struct CellMetadata {
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Metadata {
-    kernelspec: KernelSpec,
-    language_info: LanguageInfo,
+    kernelspec: Option<KernelSpec>,
+    language_info: Option<LanguageInfo>,
 }
 
 #[derive(Default, Deserialize)]
@@ -137,6 +137,8 @@ impl Notebook {
         // What is no name names no language, and is kept as it is.
         let read = metadata.and_then(|it| serde_json::from_str(it.get()).ok());
         let Metadata { kernelspec, language_info } = read.unwrap_or_default();
+        let (kernelspec, language_info) =
+            (kernelspec.unwrap_or_default(), language_info.unwrap_or_default());
         [kernelspec.language, language_info.name, kernelspec.name].into_iter().flatten().collect()
     }
 

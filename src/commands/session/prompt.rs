@@ -113,8 +113,14 @@ impl Prompt {
                 reply = self.answers.recv() => return reply.unwrap_or_else(gone),
                 Some(question) = self.questions.recv() => question,
             };
-            // The thread waits only for a moment.
-            let _ = answer.send(complete(text).await);
+            let names = tokio::select! {
+                biased;
+                // The user goes on without the names, which a slow server may still owe.
+                reply = self.answers.recv() => return reply.unwrap_or_else(gone),
+                names = tokio::time::timeout(names::ANSWER_TIMEOUT, complete(text)) => names,
+            };
+            // The thread waits no longer than that.
+            let _ = answer.send(names.unwrap_or_default());
         }
     }
 }

@@ -124,12 +124,24 @@ impl NewVersion {
     fn prepare(path: &str) -> anyhow::Result<Self> {
         const USUAL: u32 = 0o666;
         let named = || format!("--out {path}");
+        if path == "-" || ["/dev", "/proc"].iter().any(|it| Path::new(path).starts_with(it)) {
+            bail!(
+                "{}: this is no file: what cells print goes to standard output, so name a file for the notebook",
+                named()
+            );
+        }
         let old = fs::metadata(path);
         if old.as_ref().is_ok_and(|old| !old.is_file()) {
             bail!("{}: this is no file that can be replaced", named());
         }
         // A link stays, and its file is replaced.
-        let target = fs::canonicalize(path).unwrap_or_else(|_| PathBuf::from(path));
+        let target = match fs::canonicalize(path) {
+            Ok(target) => target,
+            Err(_) if Path::new(path).is_symlink() => {
+                bail!("{}: this is a link to a file that is not there: name that file", named())
+            }
+            Err(_) => PathBuf::from(path),
+        };
         let folder = match target.parent() {
             Some(folder) if !folder.as_os_str().is_empty() => folder,
             _ => Path::new("."),

@@ -153,8 +153,9 @@ impl Valkey {
         let idle = lock(&self.idle).pop();
         if let Some(connection) = idle {
             match connection.records(name, most).await {
-                // The server has closed it, or was started again.
-                Err(ValkeyError::Refused(error)) if error.code().is_none() => {}
+                // The server has closed it or was started again, or a machine between has forgotten it and drops what is sent.
+                // Those that waited as long are no better.
+                Err(error) if error.is_of_connection() => lock(&self.idle).clear(),
                 read => return self.keep_idle(connection, read),
             }
         }
@@ -434,7 +435,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Bounded<S> {
 
 #[cfg(test)]
 mod tests {
-    use tokio::io::AsyncReadExt as _;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
 
     use super::*;
 
@@ -449,5 +451,33 @@ mod tests {
         assert_eq!(read(&record, 2 * record.len()).await.unwrap(), record.len());
         assert!(read(&record, record.len() - 1).await.is_err());
         assert!(read(&b"_\r\n".repeat(10_000), 1 << 20).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_journal_is_read_again_if_a_connection_that_waited_is_dead() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let server =
+            JournalServer { host: "127.0.0.1".to_owned(), port, database: 0, has_tls: false };
+        let valkey = Valkey::new(server, None, None, None, Duration::from_secs(1)).unwrap();
+        let served = async {
+            let mut open = Vec::new();
+            // Each connection answers once, and stays open.
+            loop {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                assert!(stream.read(&mut [0; 1024]).await.unwrap() > 0);
+                stream.write_all(b"*1\r\n$1\r\na\r\n").await.unwrap();
+                open.push(stream);
+            }
+        };
+        let read = async {
+            for _ in 0..2 {
+                assert_eq!(valkey.records("name", 1).await.unwrap(), [b"a"]);
+            }
+        };
+        tokio::select! {
+            () = read => {}
+            never = served => match never {},
+        }
     }
 }

@@ -6,8 +6,8 @@ use isolator_pool::pool::session::MAX_COMPLETED_TEXT;
 use isolator_pool::quote::escaped;
 use tokio::sync::mpsc;
 
-/// How long the thread waits for an answer. The call has a deadline of its own before that.
-const ANSWER_TIMEOUT: Duration = Duration::from_millis(700);
+/// How long the thread waits for an answer. The session has a deadline of its own before that, and the rest is for the way to a server.
+pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_millis(700);
 
 /// A question of the thread.
 #[derive(Debug)]
