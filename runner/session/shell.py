@@ -217,7 +217,7 @@ class ZMQInteractiveShell(_Base):
 
     def warm_up(self):
         """Does what a cell does, without one. After a fork the first use of each page of memory takes time, which a waiting process
-        has."""
+        has. Nothing is shown: not each cell shows a value, and its checkpoint would keep the pages for that."""
         if (
             self._transformers() != self._usual_transformers
             or len(self.events.callbacks["pre_execute"]) > 1
@@ -230,7 +230,6 @@ class ZMQInteractiveShell(_Base):
         self.run_cell(_NO_CELL, silent=True)
         self.compile.forget_last()
         self.last_execution_succeeded, self.last_execution_result, self.compile.flags = kept
-        self.display_formatter.warm_up()
         self.history_manager.pad(0)
 
     def _transformers(self):
