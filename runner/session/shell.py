@@ -16,8 +16,8 @@ _BdbQuit = library("bdb").BdbQuit
 _traceback, _subprocess = library("traceback"), library("subprocess")
 _Base = _interactive.InteractiveShell
 _NO_DEBUGGER = load("errors")["NO_DEBUGGER"]
-# What IPython can't run a cell without, and cells can replace. Each cell looks at the names. To look at a constant writes to no memory, which
-# a fork would have to copy first.
+# What IPython can't run a cell without, and cells can replace. Each cell looks at the names: as constants they are not counted, which would
+# write to memory that a fork has to copy first.
 _PARTS = ("compile", "display_formatter", "display_pub", "displayhook", "display_trap", "builtin_trap", "events", "history_manager")
 _PARTS += ("input_transformer_manager", "magics_manager", "prefilter_manager", "InteractiveTB", "SyntaxTB")
 # A cell without any of these is Python, before and after IPython looks at it.
