@@ -16,8 +16,8 @@ _BdbQuit = library("bdb").BdbQuit
 _traceback, _subprocess = library("traceback"), library("subprocess")
 _Base = _interactive.InteractiveShell
 _NO_DEBUGGER = load("errors")["NO_DEBUGGER"]
-# What IPython can't run a cell without, and cells can replace. Each cell looks at the names. To look at a constant writes to no memory, which
-# a fork would have to copy first.
+# What IPython can't run a cell without, and cells can replace. Each cell looks at the names: as constants they are not counted, which would
+# write to memory that a fork has to copy first.
 _PARTS = ("compile", "display_formatter", "display_pub", "displayhook", "display_trap", "builtin_trap", "events", "history_manager")
 _PARTS += ("input_transformer_manager", "magics_manager", "prefilter_manager", "InteractiveTB", "SyntaxTB")
 # A cell without any of these is Python, before and after IPython looks at it.
@@ -217,7 +217,7 @@ class ZMQInteractiveShell(_Base):
 
     def warm_up(self):
         """Does what a cell does, without one. After a fork the first use of each page of memory takes time, which a waiting process
-        has."""
+        has. Nothing is shown: not each cell shows a value, and its checkpoint would keep the pages for that."""
         if (
             self._transformers() != self._usual_transformers
             or len(self.events.callbacks["pre_execute"]) > 1
@@ -230,7 +230,6 @@ class ZMQInteractiveShell(_Base):
         self.run_cell(_NO_CELL, silent=True)
         self.compile.forget_last()
         self.last_execution_succeeded, self.last_execution_result, self.compile.flags = kept
-        self.display_formatter.warm_up()
         self.history_manager.pad(0)
 
     def _transformers(self):

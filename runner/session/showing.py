@@ -88,15 +88,8 @@ class DisplayFormatter(_formatters.DisplayFormatter):
                 found[kind] = content
         return found, metadata
 
-
-    def warm_up(self):
-        """Shows a number to nobody, unless the client would notice."""
-        if not any(self._printers) and self.formatters["text/plain"].type_printers.get(int) is self._of_numbers:
-            self.format(0)
-
     def watch_printers(self):
         """Keeps what the client can register for types, so that it is quick to see that nothing is there."""
-        self._of_numbers = self.formatters["text/plain"].type_printers.get(int)
         self._printers = []
         for one in [self.ipython_display_formatter, self.mimebundle_formatter, *self.formatters.values()]:
             if not isinstance(one, _formatters.PlainTextFormatter):
