@@ -61,7 +61,7 @@ fuzz_target!(|input: &[u8]| {
                 }
                 Ok(Some(Said::TooLong)) => shown.dropped += 1,
                 Ok(Some(Said::Ready(text))) => assert!(text.chars().count() <= LONGEST_TEXT),
-                Ok(Some(Said::Started(_) | Said::Prepared(_) | Said::Ended { .. })) => {}
+                Ok(Some(Said::Loaded | Said::Started(_) | Said::Prepared(_) | Said::Ended { .. })) => {}
                 Ok(None) => break,
                 // Nothing more of it is taken.
                 Err(_) => break 'stream,

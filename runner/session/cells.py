@@ -23,6 +23,7 @@ Numbers are big endian, and texts are in UTF-8. The runner sends:
 The kernel sends:
 
 - ``r`` when it can take cells, with the interpreter's version. `kernel.py` does this.
+- ``l`` when it has loaded what cells need, unless that was prepared.
 - ``s`` when the code of a cell can run: 0 if a checkpoint was made now, and otherwise why not, as one of the codes below. The process
   that will run the cell sends it, and waits for ``G``. After a ``P`` that made one, none is made now.
 - ``p`` for ``P``, with the same. The process that will run the next cell sends it.
@@ -85,7 +86,7 @@ def prepare(main, modules):
     session.modules = modules
     for step in _steps(session):
         step()
-    session.cells.rehearse()
+    session.cells.rehearse(lambda: False)
     return session
 
 
@@ -98,24 +99,40 @@ def _steps(session):
     return [lambda: load("forms"), lambda: load("errors"), lambda: session.cells]
 
 
-def serve(socket, main, session=None):
-    """Runs cells until the runner closes the channel, in a session that may be prepared. Never returns."""
-    steps = []
-    if session is None:
-        session = _new_session(main)
-        steps = _steps(session)
-    channel = session.channel
-    channel.connect(socket)
-    before_turning = _BEFORE_TURNING
-    session.packages = _packages()
-    # Before the first checkpoint is made: what is loaded after it would be lost with the cell, and loaded again.
-    for step in steps:
+def _load_all(session, is_awaited):
+    """Loads what cells need, and does once what first cells do, unless a cell waits for it. It comes before the first checkpoint is made:
+    what is loaded after that would be lost with the cell, and loaded again."""
+
+    def rehearse():
+        if not is_awaited():
+            session.cells.rehearse(is_awaited)
+        if not is_awaited():
+            # As in a template. A collection would write to all of it, and a process that has a checkpoint copies what it writes to.
+            gc = library("gc")
+            gc.collect()
+            gc.freeze()
+
+    for step in [*_steps(session), rehearse]:
         try:
             # Without signals: the runner may send one to a kernel that takes long to begin.
             step()
         except Exception:
             # The cell gets the error when it needs what is missing.
             pass
+
+
+def serve(socket, main, session=None):
+    """Runs cells until the runner closes the channel, in a session that may be prepared. Never returns."""
+    was_loaded, before_turning = session is not None, _BEFORE_TURNING
+    if not was_loaded:
+        session = _new_session(main)
+        # It has no channel yet, so nothing that this shows is sent.
+        _load_all(session, lambda: _channels["has_message"](socket.recv))
+    channel = session.channel
+    channel.connect(socket)
+    session.packages = _packages()
+    if not was_loaded:
+        channel.send(b"l")
     while True:
         try:
             if before_turning is not _NO_TURN:

@@ -21,7 +21,7 @@ class Channel:
     """The socket to the runner. It keeps its number in every fork."""
 
     def __init__(self):
-        # A template for sessions has none, and nothing that is shown there is sent.
+        # A template for sessions has none, nor a kernel that loads what cells need. Nothing that is shown there is sent.
         self._lock, self._owner = allocate_lock(), None
 
     def connect(self, socket):
@@ -42,14 +42,7 @@ class Channel:
 
     def has_message(self):
         """Whether the next message is there, or the end."""
-        try:
-            self._look(1, _socket.MSG_PEEK | _socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return False
-        except OSError:
-            # The next read ends the process.
-            pass
-        return True
+        return has_message(self._look)
 
     def wait(self, seconds):
         """Waits for a message. Returns whether there is one."""
@@ -98,6 +91,18 @@ class Channel:
         finally:
             if is_shielded:
                 signals.open()
+
+
+def has_message(look):
+    """Whether a socket, whose `recv` this is given, has a message or the end."""
+    try:
+        look(1, _socket.MSG_PEEK | _socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return False
+    except OSError:
+        # The next read ends the process.
+        pass
+    return True
 
 
 class Signals:

@@ -15,7 +15,7 @@ _NEEDED = {"IPython", "traitlets", "re", "tokenize", "ast", "codeop", "contextli
 # What differs from one moment to the next.
 _OF_CLASSES = {"_instance", "__dict__", "__weakref__", "__doc__", "__abstractmethods__", "_abc_impl"}
 _ABSENT = object()
-# The cell that is run in a template, and how often.
+# The cell that is run before the first one comes, and how often.
 _REHEARSAL, _REHEARSALS = "0\n0", 16
 
 
@@ -158,9 +158,10 @@ class Cells:
         """Prepares memory for the next cell."""
         self._shell.warm_up()
 
-    def rehearse(self):
-        """Runs cells in a template for sessions, and makes the text of an exception. IPython loads some modules only then, and Python
-        adapts its bytecode to what that has met a few times. Everything that the cells leave is removed."""
+    def rehearse(self, is_awaited):
+        """Runs cells before the first one comes, and makes the text of an exception. IPython loads some modules only then, and Python
+        adapts its bytecode to what that has met a few times. Everything that the cells leave is removed. It ends early if a cell
+        waits for that."""
         shell, history, hook = self._shell, self._shell.history_manager, self._shell.displayhook
         places = [shell.user_ns, shell.user_ns_hidden, history.output_hist, history.output_hist_reprs, vars(history), vars(hook)]
         places.append(library("linecache").cache)
@@ -169,6 +170,8 @@ class Cells:
         lengths = [len(cells) for cells in inputs]
         state = shell.last_execution_succeeded, shell.last_execution_result, shell.execution_count, shell.compile.flags
         for _ in range(_REHEARSALS):
+            if is_awaited():
+                break
             shell.begin(1)
             shell.run_cell(_REHEARSAL, store_history=True)
             shell.compile.forget_last()
@@ -177,7 +180,8 @@ class Cells:
         try:
             raise ValueError
         except ValueError as error:
-            shell.InteractiveTB.structured_traceback(type(error), error, error.__traceback__, tb_offset=0)
+            if not is_awaited():
+                shell.InteractiveTB.structured_traceback(type(error), error, error.__traceback__, tb_offset=0)
         vars(shell.InteractiveTB).pop("tb", None)
         for place, before in kept:
             place.clear()

@@ -131,7 +131,7 @@ class Cells:
     def warm_up(self):
         """Nothing here uses much memory."""
 
-    def rehearse(self):
+    def rehearse(self, is_awaited):
         """Nothing here takes longer at first."""
 
     def report(self, error):

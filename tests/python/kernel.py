@@ -34,6 +34,8 @@ PYTHON = os.environ.get("ISOLATOR_TEST_KERNEL_PYTHON") or _python()
 HOW = ["ended", "failed", "interrupted", "exited"]
 # Why there is no checkpoint, in the order of the codes.
 WHY_NOT = ["", "threads", "uncounted threads", "processes", "timer", "lock", "no process", "not asked"]
+# What a kernel says when it has loaded what cells need.
+LOADED = b"l" + bytes(4)
 WITHIN_S = 20
 PR_SET_CHILD_SUBREAPER = 36
 # An interpreter that imported modules before it got the kernel. Like that of a sandbox, it looks for none next to it.
@@ -100,6 +102,8 @@ class Channel:
     def __init__(self, end):
         self.socket = end
         self.buffer = b""
+        # Whether the kernel has said that it has loaded what cells need.
+        self.is_loaded = False
 
     def send(self, kind, payload=b"", descriptors=()):
         message = kind + struct.pack(">I", len(payload)) + payload
@@ -125,6 +129,9 @@ class Channel:
         if not data:
             raise Gone
         self.buffer += data
+        if self.buffer.startswith(LOADED):
+            # It comes before everything else, and may come at any time until then.
+            self.buffer, self.is_loaded = self.buffer.removeprefix(LOADED), True
 
 
 class Runner:
@@ -159,6 +166,13 @@ class Runner:
             assert select.select([channel.socket], [], [], until - time.monotonic())[0], "no message came"
             channel.fill()
         return message
+
+    def wait_until_loaded(self):
+        """Waits until the kernel has loaded what cells need. Otherwise it ends what it does ahead when the first cell comes."""
+        channel = self.channels[0]
+        while not channel.is_loaded:
+            assert select.select([channel.socket], [], [], WITHIN_S)[0], "the kernel did not load what it needs"
+            channel.fill()
 
     def start(self, code, checkpoint=False, go=True):
         """Starts a cell. Returns a function that waits for its end. Its code runs when the kernel is told to go."""

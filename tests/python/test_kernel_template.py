@@ -1,4 +1,5 @@
-"""The kernel of a Python session that a template has prepared: its cells find what they would find without that. It needs no engine."""
+"""The kernel of a Python session that a template has prepared, or that has prepared itself while nothing was asked of it: its cells
+find what they would find without that. It needs no engine."""
 
 import pytest
 from kernel import Runner, ended
@@ -35,8 +36,13 @@ def all_of(runner):
     return [(cell.how, cell.error, cell.text, cell.out, cell.err) for cell in cells]
 
 
-def test_cells_find_what_they_find_without_it(tmp_path):
-    expected, found = all_of(Runner(tmp_path)), all_of(Runner(tmp_path, is_prepared=True))
+@pytest.mark.parametrize("is_prepared", [True, False])
+def test_cells_find_what_they_find_without_it(tmp_path, is_prepared):
+    # The first cell comes at once, so there is no time to prepare anything.
+    expected, runner = all_of(Runner(tmp_path)), Runner(tmp_path, is_prepared=is_prepared)
+    if not is_prepared:
+        runner.wait_until_loaded()
+    found = all_of(runner)
     for code, one, other in zip(SEEN, expected, found):
         assert one == other, code
     assert [how for how, *_ in found].count("failed") == 2, found
@@ -50,6 +56,17 @@ def test_cells_are_undone(tmp_path):
     for number in [1, 0]:
         runner.undo()
         assert ended(runner.run("x")).text == str(number)
+    assert runner.close() == 0
+
+
+@pytest.mark.parametrize("is_prepared", [True, False])
+def test_a_first_cell_and_a_first_exception_load_nothing(tmp_path, is_prepared):
+    runner = Runner(tmp_path, is_prepared=is_prepared)
+    if not is_prepared:
+        runner.wait_until_loaded()
+    ended(runner.run("import sys\nbefore = {*sys.modules}"))
+    assert runner.run("1 / 0").how == "failed"
+    assert ended(runner.run("{*sys.modules} - before")).text == "set()"
     assert runner.close() == 0
 
 

@@ -7,6 +7,7 @@
 //! kernel                        runner
 //!                           ◀──  H        Node.js only: the channel from now on, as a descriptor
 //!   r: version              ──▶           cells can come
+//!   l                       ──▶           Python only: what cells need is loaded, unless that was prepared
 //!                           ◀──  C: number, flags, code; with three descriptors for Python
 //!   s: checkpoint or why not ─▶           from the process that will run the cell; the reason is a code
 //!                           ◀──  G        run the code now; the server has been told that the cell has started
@@ -52,6 +53,8 @@ const CHUNK: usize = 64 * 1024;
 pub(super) enum Said {
     /// It can take cells; the version of its interpreter.
     Ready(String),
+    /// It has loaded what cells need.
+    Loaded,
     /// The code of a cell can run. The error says why there is no checkpoint.
     Started(Result<(), NoCheckpoint>),
     /// The next cell has its checkpoint. The error says why it has none yet.
@@ -254,6 +257,7 @@ impl Channel {
 fn said(kind: u8, payload: &[u8]) -> Option<Said> {
     Some(match kind {
         b'r' => Said::Ready(String::from_utf8_lossy(payload).chars().take(200).collect()),
+        b'l' => Said::Loaded,
         b's' | b'p' => {
             let [code] = payload else { return None };
             let checkpoint = match code.checked_sub(1) {

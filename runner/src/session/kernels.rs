@@ -9,6 +9,7 @@ mod code;
 mod completing;
 mod early;
 mod ending;
+mod loading;
 mod process;
 #[cfg(test)]
 mod tests;
@@ -60,9 +61,9 @@ pub(super) struct Kernels {
     is_prepared: bool,
     /// Whether the process that is the session did not do what it was asked. It is not asked again.
     is_deaf: bool,
-    /// Whether the kernel still loads what cells need. A checkpoint is then made by the first cell, because other calls must not wait for
-    /// that.
-    pub(super) is_loading: bool,
+    /// Whether the kernel still loads what cells need. Its first checkpoint is made when it says that it has, because other calls must not
+    /// wait for that, or else by the first cell.
+    is_loading: bool,
     /// Things that were shown since the last cell.
     pub(super) early: Early,
     /// The pipes of a kernel that can't be given new ones for each cell.
@@ -293,7 +294,7 @@ impl Kernels {
                     return Ok(Answered::Alone(checkpoint));
                 }
                 // It comes too late, or was not asked for.
-                Some(Said::Prepared(_) | Said::Completed(_)) => {}
+                Some(Said::Loaded | Said::Prepared(_) | Said::Completed(_)) => {}
                 Some(Said::Shown { forms, .. }) => self.early.add(forms),
                 Some(Said::TooLong) => self.early.dropped = self.early.dropped.saturating_add(1),
                 Some(Said::Ready(_) | Said::Ended { .. }) => {

@@ -185,7 +185,9 @@ impl Session<'_> {
             self.background.add(pipes);
             // A fork of a template has all that cells need.
             let is_forked = kernel.wanted == Wanted::Forked && opened.not_ready.is_none();
-            kernels.is_loading &= !is_forked;
+            if is_forked {
+                kernels.has_loaded();
+            }
             opened.version = Some(version);
             self.kernels = Some(kernels);
         } else {
@@ -245,6 +247,10 @@ impl Session<'_> {
             kernels.prepare(Follows::Pause);
         }
         self.versions.rest(self.room());
+        if self.kernels.as_ref().is_some_and(Kernels::is_loading) {
+            // It is done when that is.
+            return Ok(());
+        }
         self.to_server.send_empty(Kind::Resting)
     }
 
@@ -254,6 +260,7 @@ impl Session<'_> {
             let mut fds: Vec<_> = self.background.fds().map(readable).collect();
             fds.push(readable(self.from_server.get_ref().as_fd()));
             fds.extend(self.agents.fds());
+            fds.extend(self.kernels.as_ref().and_then(Kernels::loading_fd).map(readable));
             fds.extend(self.installs.fds());
             poll::wait(&mut fds, LOOK_EVERY)?;
             let is_asked = self.installs.is_asked(fds.last());
@@ -263,6 +270,9 @@ impl Session<'_> {
             }
             self.installs.relay(is_asked, self.to_server)?;
             reap();
+            if self.kernels.as_mut().is_some_and(Kernels::ends_loading) {
+                self.rest()?;
+            }
         }
         Ok(())
     }
@@ -330,12 +340,12 @@ impl Session<'_> {
         Ok(is_alive)
     }
 
-    /// Asks the kernel for names. It is prepared for the next cell before and after that.
+    /// Asks the kernel for names. It is prepared for the next cell after that.
     fn complete(&mut self, Complete { text }: &Complete) -> io::Result<()> {
         self.switch_to(0);
         let completed = self.kernels.as_mut().map(|kernels| kernels.complete(text));
         self.to_server.send(Kind::Completed, &completed.unwrap_or_default())?;
-        self.to_server.send_empty(Kind::Resting)
+        self.rest()
     }
 
     fn list(&mut self) -> io::Result<bool> {

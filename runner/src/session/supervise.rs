@@ -231,7 +231,7 @@ impl Session<'_> {
                 }
                 Ok(Some(Said::TooLong)) => shown.dropped += 1,
                 // Nothing has asked for them.
-                Ok(Some(Said::Completed(_))) => {}
+                Ok(Some(Said::Loaded | Said::Completed(_))) => {}
                 Ok(Some(Said::Ended { end, code })) => {
                     let end = match end {
                         0 => CellEnd::Ended,

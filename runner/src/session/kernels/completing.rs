@@ -44,6 +44,7 @@ impl Kernels {
         loop {
             match self.current.channel.next()? {
                 Some(Said::Completed(completed)) => return Ok(completed),
+                Some(Said::Loaded) => self.has_loaded(),
                 Some(Said::Shown { forms, .. }) => self.early.add(forms),
                 Some(Said::TooLong) => self.early.dropped = self.early.dropped.saturating_add(1),
                 // The kernel has failed at it, or says what was not asked.

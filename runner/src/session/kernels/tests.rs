@@ -12,6 +12,9 @@ const DEAF: &[u8] = b"e\0\0\0\x05\0\0\0\0\0";
 /// The answer of a kernel that is the session again, but makes no checkpoint.
 const RESUMED: &[u8] = b"p\0\0\0\x01\x01";
 
+/// What a kernel says when it has loaded what cells need.
+const LOADED: &[u8] = b"l\0\0\0\0";
+
 /// The answer of a kernel that begins a cell without a checkpoint.
 const STARTED: &[u8] = b"s\0\0\0\x01\x01";
 
@@ -171,4 +174,39 @@ fn a_cell_whose_checkpoint_is_gone_asks_for_another_and_reports_if_there_is_none
         assert_eq!(kernels.checkpoints.len(), usize::from(!is_gone));
         assert_eq!(kernels.current.depth, 2);
     }
+}
+
+#[test]
+fn the_first_checkpoint_is_made_when_the_kernel_has_loaded_what_cells_need() {
+    let (current, mut behind) = process(0, b"");
+    let mut kernels = kernels(vec![], current, false);
+    kernels.is_loading = true;
+    kernels.prepare();
+    assert!(!kernels.ends_loading());
+    assert!(kernels.loading_fd().is_some());
+    behind.channel.write_all(LOADED).unwrap();
+    behind.channel.write_all(RESUMED).unwrap();
+    assert!(kernels.ends_loading());
+    assert!(!kernels.ends_loading() && kernels.loading_fd().is_none());
+    kernels.prepare();
+    assert_eq!(behind.asked(), (b'P', vec![]), "nothing was asked before");
+}
+
+#[test]
+fn a_kernel_that_loads_is_not_waited_for_if_it_is_gone_or_a_cell_comes() {
+    let (current, behind) = process(0, b"");
+    let mut gone = kernels(vec![], current, false);
+    gone.is_loading = true;
+    drop(behind);
+    assert!(gone.ends_loading());
+
+    let (current, mut behind) = process(0, &[LOADED, STARTED].concat());
+    let mut asked = kernels(vec![], current, false);
+    asked.is_loading = true;
+    let (env, source) = (&BTreeMap::new(), b"x");
+    let code =
+        Code { number: 1, typescript: false, columns: None, env, for_program: false, source };
+    assert_eq!(asked.begin(&code).unwrap().no_checkpoint, Some(NoCheckpoint::Threads));
+    assert_eq!(behind.asked().0, b'C');
+    assert!(!asked.is_loading());
 }
