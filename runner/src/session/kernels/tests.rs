@@ -181,15 +181,15 @@ fn the_first_checkpoint_is_made_when_the_kernel_has_loaded_what_cells_need() {
     let (current, mut behind) = process(0, b"");
     let mut kernels = kernels(vec![], current, false);
     kernels.is_loading = true;
-    kernels.prepare();
+    kernels.prepare(Follows::Pause);
     assert!(!kernels.ends_loading());
     assert!(kernels.loading_fd().is_some());
     behind.channel.write_all(LOADED).unwrap();
     behind.channel.write_all(RESUMED).unwrap();
     assert!(kernels.ends_loading());
     assert!(!kernels.ends_loading() && kernels.loading_fd().is_none());
-    kernels.prepare();
-    assert_eq!(behind.asked(), (b'P', vec![]), "nothing was asked before");
+    kernels.prepare(Follows::Pause);
+    assert_eq!(behind.asked(), (b'P', vec![0]), "nothing was asked before");
 }
 
 #[test]
