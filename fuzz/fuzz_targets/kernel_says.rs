@@ -61,7 +61,13 @@ fuzz_target!(|input: &[u8]| {
                 }
                 Ok(Some(Said::TooLong)) => shown.dropped += 1,
                 Ok(Some(Said::Ready(text))) => assert!(text.chars().count() <= LONGEST_TEXT),
-                Ok(Some(Said::Loaded | Said::Started(_) | Said::Prepared(_) | Said::Ended { .. })) => {}
+                Ok(Some(Said::Completed(completed))) => {
+                    let length = completed.names.iter().map(String::len).sum::<usize>();
+                    assert!(length <= stream.len(), "{length} bytes of {}", stream.len());
+                }
+                Ok(Some(
+                    Said::Loaded | Said::Started(_) | Said::Prepared(_) | Said::Ended { .. },
+                )) => {}
                 Ok(None) => break,
                 // Nothing more of it is taken.
                 Err(_) => break 'stream,

@@ -36,12 +36,13 @@ async def test_a_server_of_a_cell_serves_commands_and_goes_on_after_it_was_froze
 
 async def test_tasks_print_between_cells_and_after_an_undo(tools):
     async with opened(tools) as session:
-        await session.cell("import asyncio\nasync def late():\n    await asyncio.sleep(0.1)\n    print('late')\nt = asyncio.create_task(late())")
+        await session.cell("import asyncio\nasync def late(after):\n    await asyncio.sleep(after)\n    print('late')\nt = asyncio.create_task(late(0.1))")
         assert (await session.command("sleep 0.4"))["background_output"] == "late\n"
-        await session.cell("t = asyncio.create_task(late())")
+        # Longer than the next cell may take to come.
+        await session.cell("t = asyncio.create_task(late(1.5))")
         await session.cell("1")
         assert (await session.rewind(1))["undone_cells"] == 1
-        assert (await session.command("sleep 0.4"))["background_output"] == "late\n"
+        assert (await session.command("sleep 2"))["background_output"] == "late\n"
 
 
 async def test_a_task_that_keeps_the_next_cell_from_beginning_is_interrupted_or_undone(tools):
