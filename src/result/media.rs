@@ -15,7 +15,7 @@ use crate::result::units::text;
 pub(crate) const EXCEPTION: &str = "application/vnd.isolator.error";
 
 /// How a document in PDF begins.
-const PDF: &[u8] = b"%PDF-";
+const PDF: &[u8] = b"%PDF";
 
 /// A form of a thing.
 #[derive(Debug, Serialize)]
