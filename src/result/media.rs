@@ -45,7 +45,11 @@ impl Form {
 /// A form as a text, in base64 where it is binary.
 pub(crate) fn written(kind: &str, content: &[u8]) -> String {
     // Kernels send the bytes of these. All else is a text that the program has made, also of what is binary.
-    let is_binary = matches!(kind, "image/png" | "image/jpeg") || content.starts_with(PDF);
+    let is_binary = match kind {
+        "image/png" | "image/jpeg" => true,
+        "application/pdf" => content.starts_with(PDF),
+        _ => false,
+    };
     if is_binary { BASE64.encode(content) } else { text(content) }
 }
 
@@ -134,6 +138,7 @@ mod tests {
             ("application/pdf", "JVBERi0=", "JVBERi0="),
             ("image/gif", "R0lG", "R0lG"),
             ("application/x-tex", "$x$", "$x$"),
+            ("text/plain", "%PDF-", "%PDF-"),
         ] {
             assert_eq!(json(kind, content.as_bytes()), format!("\"{expected}\""), "{kind}");
         }
