@@ -14,6 +14,10 @@ use crate::result::units::text;
 /// The media type of an exception, if a program gets what a cell shows.
 pub(crate) const EXCEPTION: &str = "application/vnd.isolator.error";
 
+/// What is said in its place where the cell had shown so much before that there was no room for it.
+pub(crate) const NO_EXCEPTION: &str = "the exception is missing, because the cell had shown too much before: 500 things, or as many bytes as \
+     results.maxFilesKB allows";
+
 /// How a document in PDF begins.
 const PDF: &[u8] = b"%PDF";
 

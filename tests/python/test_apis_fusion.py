@@ -228,6 +228,14 @@ async def test_names_of_the_same_file_and_things_shown_are_bounded_together(plac
     assert 1 < len(whole) < 10 and whole[0]["application/json"] == [0] * 1_000_000
 
 
+async def test_a_cell_that_fails_after_it_has_shown_too_much_has_failed(place):
+    cells = ["for i in range(501): display(i)\n1 / 0", "1 / 0"]
+    full, next_ = (await post(place, "/run_jupyter", {"cells": cells})).json["cells"]
+    assert (full["error"][0]["ename"], len(full["display"])) == ("Error", 500), full["error"]
+    assert "had shown too much" in full["error"][0]["evalue"]
+    assert next_["error"][0]["ename"] == "ZeroDivisionError"
+
+
 async def test_no_session_of_cells_is_left(tmp_path):
     apis_, settings = {"sandboxFusion": {}}, {"sessions": {"max": 1}}
     async with serving(tmp_path, apis_, **settings) as (place, _):

@@ -40,9 +40,13 @@ def write(path, content):
 
 
 def executed(path):
-    """The notebook that was written, which has to be a valid one."""
+    """The notebook that was written, which has to be a valid one. Texts of its outputs are put together from their lines."""
     read = json.loads(path.read_text())
     nbformat.validate(read)
+    for output in (output for cell in read["cells"] for output in cell.get("outputs", [])):
+        for texts in (output, output.get("data", {})):
+            lines = {kind: value for kind, value in texts.items() if kind.startswith("text") and isinstance(value, list)}
+            texts.update({kind: "".join(value) for kind, value in lines.items()})
     return read
 
 
@@ -108,6 +112,20 @@ def test_cells_that_hang_or_exit_have_an_end_in_the_notebook(tmp_path):
     hung, left, last = (cell["outputs"] for cell in executed(tmp_path / "out.ipynb")["cells"])
     assert (hung[-1]["ename"], left[-1]["ename"]) == ("timeout", "SystemExit"), (hung, left)
     assert last[0]["data"]["text/plain"] == "1"
+    ended = run(tmp_path, write(path, notebook(code("exit(0)"), code("1"))))
+    assert (ended.returncode, ended.stdout) == (0, ""), ended
+    assert "cell 1 asked to exit, so the cells after it were not run" in ended.stderr, ended
+
+
+def test_a_notebook_of_jupyter_changes_only_in_its_outputs(tmp_path):
+    prose = {"cell_type": "markdown", "source": "# A\nb", "metadata": {"tags": ["é", 1.5]}}
+    shown = "from IPython.display import SVG, display\ndisplay(SVG('<svg xmlns=\"http://www.w3.org/2000/svg\"/>'))\nprint('a\\nb')\n{}"
+    source = nbformat.from_dict(notebook(prose, code(shown), code("1 / 0")))
+    path = write(tmp_path / "in.ipynb", nbformat.writes(source) + "\n")
+    assert run(tmp_path, path, "--out", path).returncode == 1
+    written = path.read_text()
+    assert written.count("outputs") == 2 and '"a\\n"' in written and "svg+xml" in written, written
+    assert written == nbformat.writes(nbformat.reads(written, as_version=4)) + "\n"
 
 
 def test_a_notebook_of_javascript_runs_in_its_language(tmp_path):

@@ -31,7 +31,7 @@ use crate::request::arguments::{Arguments, InvalidArgument, OpenSession};
 use crate::request::resolve;
 use crate::result::context::{ArgumentNames, Caller};
 use crate::result::explain;
-use crate::result::media::{EXCEPTION, Form};
+use crate::result::media::{EXCEPTION, Form, NO_EXCEPTION};
 use crate::result::units::text;
 use crate::sessions::{InUse, Sessions};
 
@@ -411,6 +411,13 @@ fn ended(mut ran: Ran, config: &Config, room: u64) -> (CellResult, Option<Stoppe
         if !display.is_empty() {
             result.display.push(display);
         }
+    }
+    if status == Status::Error && cell.end.is_some() && result.error.is_empty() {
+        result.error.push(Exception {
+            ename: Some("Error".to_owned()),
+            evalue: Some(NO_EXCEPTION.to_owned()),
+            ..Exception::default()
+        });
     }
     (result, stopped)
 }

@@ -59,6 +59,8 @@ pub(super) struct Style {
 pub(super) enum After {
     Fine,
     Failed(i32),
+    /// The cell has asked to exit. Nothing else is run, as in a program.
+    Exited(i32),
     /// No more can be run.
     Over(i32),
 }

@@ -281,7 +281,7 @@ async fn at_prompt(
         let asked = format!("{} [{}]> ", setup.name(), console.next_cell());
         match prompt.ask(asked, async |text| console.complete(text).await).await {
             Reply::Input(input) => match console.obey(&input).await? {
-                After::Over(code) => return Ok(code),
+                After::Over(code) | After::Exited(code) => return Ok(code),
                 After::Fine | After::Failed(_) => {}
             },
             Reply::Interrupted => {}
@@ -325,7 +325,7 @@ async fn run_all(
         if matches!(after, After::Failed(_)) {
             let next = tokio::time::timeout(LOOK_AHEAD, cells.recv()).await;
             if matches!(next, Ok(Some(_))) {
-                say_not_run(console, number, command).await?;
+                say_not_run(console, number, after, command).await?;
             }
         }
         return Ok(last);
@@ -367,7 +367,8 @@ async fn run_notebook(
         if let Next::End(last) = next_after(after, &mut code, command.keep_going) {
             code = last;
             if number < count {
-                say_not_run(console, u32::try_from(number).unwrap_or(u32::MAX), command).await?;
+                let number = u32::try_from(number).unwrap_or(u32::MAX);
+                say_not_run(console, number, after, command).await?;
             }
             break;
         }
@@ -396,22 +397,26 @@ const fn next_after(after: After, code: &mut i32, keeps_going: bool) -> Next {
             }
             if keeps_going { Next::Cell } else { Next::End(failed) }
         }
-        After::Over(over) => Next::End(if *code == 0 { over } else { *code }),
+        After::Exited(over) | After::Over(over) => Next::End(if *code == 0 { over } else { *code }),
     }
 }
 
 async fn say_not_run(
     console: &mut Console<'_>,
     number: u32,
+    after: After,
     command: &SessionArguments,
 ) -> anyhow::Result<()> {
     if command.json {
         return Ok(());
     }
-    let why = match (console.is_run_interrupted(), command.keep_going) {
-        (true, _) => "was interrupted, and the cells after it were not run",
-        (false, true) => "failed, and the session has ended, so the cells after it were not run",
-        (false, false) => "failed, and the cells after it were not run; --keep-going runs them",
+    let why = match after {
+        _ if console.is_run_interrupted() => "was interrupted, and the cells after it were not run",
+        After::Over(_) => "has ended the session, so the cells after it were not run",
+        After::Exited(_) => "asked to exit, so the cells after it were not run; --keep-going runs them",
+        After::Fine | After::Failed(_) => {
+            "failed, and the cells after it were not run; --keep-going runs them"
+        }
     };
     console.screen.remark(&format!("cell {number} {why}")).await
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use anyhow::{Context as _, bail};
 use isolator_pool::quote::quoted;
 use isolator_pool::run::output::Stream;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 use serde_json::value::{RawValue, to_raw_value};
 
 use super::record::{Exception, Part, Record};
@@ -35,6 +35,8 @@ pub(super) struct Notebook {
 #[derive(Debug)]
 struct Cell {
     fields: Fields,
+    /// Those of this run, which replace what `fields` has.
+    outputs: Option<Vec<Output>>,
     /// The source, if it is a cell of code that has some.
     code: Option<String>,
     tags: Tags,
@@ -85,19 +87,53 @@ struct LanguageInfo {
     name: Option<String>,
 }
 
-/// An output as the format has it.
-#[derive(Serialize)]
-#[serde(tag = "output_type", rename_all = "snake_case")]
+/// An output as the format has it, with its fields in the order in which Jupyter writes them.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
 enum Output {
-    Stream { name: &'static str, text: String },
-    DisplayData { data: BTreeMap<String, Form>, metadata: Empty },
-    ExecuteResult { data: BTreeMap<String, Form>, execution_count: Option<u32>, metadata: Empty },
-    Error { ename: String, evalue: String, traceback: Vec<String> },
+    Stream {
+        name: &'static str,
+        output_type: &'static str,
+        text: Vec<String>,
+    },
+    Shown {
+        data: Forms,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        execution_count: Option<Option<u32>>,
+        metadata: Empty,
+        output_type: &'static str,
+    },
+    Error {
+        ename: String,
+        evalue: String,
+        output_type: &'static str,
+        traceback: Vec<String>,
+    },
+}
+
+type Forms = BTreeMap<String, OutputForm>;
+
+/// A form of a thing. Texts are lists of lines, as Jupyter writes them, so that a change of one line is one.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum OutputForm {
+    Lines(Vec<String>),
+    Whole(Form),
 }
 
 /// An object without fields.
-#[derive(Serialize)]
+#[derive(Debug, Serialize)]
 struct Empty {}
+
+/// A value of a notebook or of a cell, as it is written.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Value<'a> {
+    /// As it was read.
+    Kept(&'a RawValue),
+    Cells(&'a [Cell]),
+    Outputs(&'a [Output]),
+}
 
 impl Notebook {
     /// Reads a notebook.
@@ -175,40 +211,44 @@ impl Notebook {
     ///
     /// When they can't be written as JSON.
     pub(super) fn put(&mut self, at: usize, record: Record) -> serde_json::Result<bool> {
-        let (number, outputs) = (record.number, to_raw_value(&outputs(record))?);
+        let (number, outputs) = (record.number, outputs(record));
         let Some(cell) = self.cells.get_mut(at) else { return Ok(true) };
         cell.set("execution_count", &number)?;
-        let Some(room) = self.room.checked_sub(outputs.get().len() as u64) else {
-            return Ok(false);
-        };
+        let size = serde_json::to_vec(&outputs)?.len() as u64;
+        let Some(room) = self.room.checked_sub(size) else { return Ok(false) };
         self.room = room;
-        cell.fields.insert("outputs".to_owned(), outputs);
+        cell.outputs = Some(outputs);
         Ok(true)
     }
 
-    /// Its file, with the indentation that Jupyter writes.
+    /// Its file, as Jupyter writes it.
     ///
     /// # Errors
     ///
     /// When it can't be written as JSON.
     pub(super) fn written(&self) -> serde_json::Result<Vec<u8>> {
-        let cells: Vec<_> = self.cells.iter().map(|cell| &cell.fields).collect();
-        let cells = pretty(&cells)?;
-        let mut fields: BTreeMap<&str, &RawValue> =
-            self.fields.iter().map(|(name, value)| (name.as_str(), &**value)).collect();
-        let cells = RawValue::from_string(cells)?;
-        fields.insert("cells", &cells);
-        let mut written = pretty(&fields)?.into_bytes();
+        let mut fields = kept(&self.fields);
+        fields.insert("cells", Value::Cells(&self.cells));
+        let mut written = Vec::new();
+        let format = serde_json::ser::PrettyFormatter::with_indent(b" ");
+        fields.serialize(&mut serde_json::Serializer::with_formatter(&mut written, format))?;
         written.push(b'\n');
         Ok(written)
     }
 }
 
-fn pretty<T: Serialize>(value: &T) -> serde_json::Result<String> {
-    let mut written = Vec::new();
-    let format = serde_json::ser::PrettyFormatter::with_indent(b" ");
-    value.serialize(&mut serde_json::Serializer::with_formatter(&mut written, format))?;
-    String::from_utf8(written).map_err(serde::ser::Error::custom)
+fn kept(fields: &Fields) -> BTreeMap<&str, Value<'_>> {
+    fields.iter().map(|(name, value)| (name.as_str(), Value::Kept(value))).collect()
+}
+
+impl Serialize for Cell {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut fields = kept(&self.fields);
+        if let Some(outputs) = &self.outputs {
+            fields.insert("outputs", Value::Outputs(outputs));
+        }
+        fields.serialize(serializer)
+    }
 }
 
 impl Cell {
@@ -231,7 +271,7 @@ impl Cell {
         }
         let code = (is_code && !source.trim().is_empty()).then_some(source);
         let tags = Tags::of(&fields);
-        Ok(Self { fields, code, tags })
+        Ok(Self { fields, outputs: None, code, tags })
     }
 
     fn is_code(&self) -> bool {
@@ -263,35 +303,49 @@ fn outputs(record: Record) -> Vec<Output> {
                 Stream::Stdout => "stdout",
                 Stream::Stderr => "stderr",
             };
-            Output::Stream { name, text: text(&bytes) }
+            Output::Stream { name, output_type: "stream", text: lines(&text(&bytes)) }
         }
-        Part::Shown { forms, is_result: false } => {
-            Output::DisplayData { data: data(forms), metadata: Empty {} }
-        }
-        Part::Shown { forms, is_result: true } => {
-            Output::ExecuteResult { data: data(forms), execution_count: number, metadata: Empty {} }
-        }
+        Part::Shown { forms, is_result } => Output::Shown {
+            data: data(forms),
+            execution_count: is_result.then_some(number),
+            metadata: Empty {},
+            output_type: if is_result { "execute_result" } else { "display_data" },
+        },
     };
     let error = error.map(|Exception { name, value, traceback }| Output::Error {
         ename: name,
         evalue: value,
+        output_type: "error",
         traceback: traceback.lines().map(str::to_owned).collect(),
     });
     parts.into_iter().map(part).chain(error).collect()
 }
 
 /// The forms of a thing. The format has JSON only in media types of applications.
-fn data(forms: Vec<ShownForm>) -> BTreeMap<String, Form> {
+fn data(forms: Vec<ShownForm>) -> Forms {
     let form = |(kind, Bytes(content)): ShownForm| {
         let subtype = kind.strip_prefix("application/");
         let has_json = subtype.is_some_and(|it| it == "json" || it.ends_with("+json"));
-        let form = match kind.ends_with("json") && !has_json {
-            true => Form::Text(text(&content)),
-            false => Form::of(&kind, &content),
+        let form = if is_text(&kind) {
+            OutputForm::Lines(lines(&text(&content)))
+        } else if kind.ends_with("json") && !has_json {
+            OutputForm::Whole(Form::Text(text(&content)))
+        } else {
+            OutputForm::Whole(Form::of(&kind, &content))
         };
         (kind, form)
     };
     forms.into_iter().map(form).collect()
+}
+
+/// Whether Jupyter writes it as lines.
+fn is_text(kind: &str) -> bool {
+    kind.starts_with("text/") || matches!(kind, "application/javascript" | "image/svg+xml")
+}
+
+/// The lines of a text, each with its end.
+fn lines(text: &str) -> Vec<String> {
+    text.split_inclusive('\n').map(str::to_owned).collect()
 }
 
 #[cfg(test)]
@@ -386,11 +440,11 @@ mod tests {
         let value: Value = serde_json::from_slice(&read.written().unwrap()).unwrap();
         assert_eq!(value["cells"][0]["execution_count"], 3);
         let expected = json!([
-            { "output_type": "stream", "name": "stdout", "text": "a\n\u{fffd}" },
+            { "output_type": "stream", "name": "stdout", "text": ["a\n", "\u{fffd}"] },
             { "output_type": "display_data", "metadata": {},
-              "data": { "application/json": [1, {}], "image/png": "cG5n", "text/x-json": "[1]" } },
-            { "output_type": "stream", "name": "stderr", "text": "e" },
-            { "output_type": "execute_result", "metadata": {}, "execution_count": 3, "data": { "text/plain": "1" } },
+              "data": { "application/json": [1, {}], "image/png": "cG5n", "text/x-json": ["[1]"] } },
+            { "output_type": "stream", "name": "stderr", "text": ["e"] },
+            { "output_type": "execute_result", "metadata": {}, "execution_count": 3, "data": { "text/plain": ["1"] } },
             { "output_type": "error", "ename": "E", "evalue": "v", "traceback": ["a", "b"] },
         ]);
         assert_eq!(value["cells"][0]["outputs"], expected);

@@ -5,7 +5,7 @@ use isolator_pool::run::output::Stream;
 use serde::Deserialize;
 
 use crate::calls::command::{Bytes, FinishedStep, Form};
-use crate::result::media::EXCEPTION;
+use crate::result::media::{EXCEPTION, NO_EXCEPTION};
 
 /// An exception, or another end of a cell that failed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
@@ -91,7 +91,10 @@ impl Record {
             }
         }
         step.shown.retain(|thing| !thing.forms.is_empty());
-        if step.has_failed() && self.error.is_none() {
+        if step.cell_end == Some(CellEnd::Raised) && self.error.is_none() {
+            printed = format!("{NO_EXCEPTION}\n");
+            self.fail(&step.status, NO_EXCEPTION);
+        } else if step.has_failed() && self.error.is_none() {
             let cause = step.cause.clone().unwrap_or_else(|| "its process ended".to_owned());
             self.fail(&step.status, &cause);
         }
@@ -166,5 +169,13 @@ mod tests {
         assert_eq!(record.end(&mut step), "");
         let error = record.error.unwrap();
         assert_eq!((error.name.as_str(), error.value.as_str()), ("timeout", "still running"));
+        let mut step = FinishedStep {
+            status: "error".to_owned(),
+            cell_end: Some(CellEnd::Raised),
+            ..FinishedStep::default()
+        };
+        let mut record = Record::default();
+        assert!(record.end(&mut step).contains("the exception is missing"));
+        assert_eq!(record.error.unwrap().value, NO_EXCEPTION);
     }
 }

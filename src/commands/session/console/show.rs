@@ -37,9 +37,8 @@ impl Console<'_> {
     fn after(&self, step: &FinishedStep) -> After {
         match step.cell_end {
             _ if !step.is_alive => After::Over(step.code),
-            // As in a program, nothing runs after its exit.
             Some(CellEnd::Exited) if !self.style.is_interactive && !self.style.keeps_going => {
-                After::Over(step.code)
+                After::Exited(step.code)
             }
             _ if step.has_failed() => After::Failed(step.code),
             _ => After::Fine,
