@@ -15,7 +15,7 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from server import command, configuration, environment, tokens, until
 from session_calls import Tools, open_session
-from valkey import valkey
+from valkey import PASSWORD, valkey
 
 pytestmark = pytest.mark.any_engine
 
@@ -304,6 +304,18 @@ def _of(node):
     return lambda item: item[1] if node in item[0] else 0
 
 
+def doctor_of_journals(folder, journals, name=None):
+    """What the doctor says of journals."""
+    folder.mkdir()
+    named = {"node": {"name": name}} if name else {}
+    config = configuration(folder, pool=POOL, sessions={"journals": journals}, **named)
+    begun = [*command(config)[:-1], "doctor"]
+    done = subprocess.run(begun, env=environment(folder), capture_output=True, text=True, timeout=60, check=False)
+    said = done.stdout.partition("sessions.journals\n")[2].partition("\nhost")[0]
+    assert said, done.stdout
+    return said
+
+
 def test_the_doctor_says_whether_journals_can_be_kept(tmp_path):
     with valkey(tmp_path / "valkey", tls=True) as server:
         wrong = tmp_path / "wrong"
@@ -317,13 +329,21 @@ def test_the_doctor_says_whether_journals_can_be_kept(tmp_path):
             ]
         ):
             journals = {key: value for key, value in (server.settings | changes).items() if value is not None}
-            folder = tmp_path / str(number)
-            folder.mkdir()
-            config = configuration(folder, pool=POOL, sessions={"journals": journals})
-            begun = [*command(config)[:-1], "doctor"]
-            done = subprocess.run(begun, env=environment(folder), capture_output=True, text=True, timeout=60, check=False)
-            of_journals = done.stdout.partition("sessions.journals\n")[2].partition("\nhost")[0]
-            assert said in of_journals and ("MISSING" in of_journals) == (number > 0), done.stdout
+            of_journals = doctor_of_journals(tmp_path / str(number), journals)
+            assert said in of_journals and ("MISSING" in of_journals) == (number > 0), of_journals
+        assert server.ask("KEYS", "*") == []
+
+
+def test_only_a_node_with_a_name_is_warned_that_journals_can_not_be_counted(tmp_path):
+    with valkey(tmp_path / "valkey") as server:
+        commands = ["select", "multi", "exec", "del", "rpush", "rpushx", "pexpire", "lrange"]
+        rights = ["~isolator:journal:*", *[f"+{name}" for name in commands]]
+        server.ask("ACL", "SETUSER", "writer", "on", f">{PASSWORD}", *rights)
+        journals = server.settings | {"user": "writer"}
+        for name in (None, "n1"):
+            said = doctor_of_journals(tmp_path / f"of {name}", journals, name)
+            assert "a journal can be written, read and removed" in said and "MISSING" not in said, said
+            assert ("can't be counted" in said) == (name is not None), said
         assert server.ask("KEYS", "*") == []
 
 

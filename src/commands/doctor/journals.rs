@@ -4,7 +4,7 @@ use isolator_pool::error_chain::error_chain;
 
 use super::findings::Findings;
 use crate::config::{Config, JournalsConfig};
-use crate::sessions::journals::{ProbeError, probe};
+use crate::sessions::journals::{ProbeError, Probed, probe};
 
 /// Checks the files, the connection and the rights of its user.
 pub(super) async fn journals(config: &Config, findings: &mut Findings) {
@@ -12,8 +12,20 @@ pub(super) async fn journals(config: &Config, findings: &mut Findings) {
     let (Some(address), Some(server)) = (&journals.address, &journals.server) else { return };
     findings.part("sessions.journals");
     match probe(journals, config.node.node()).await {
-        Ok(()) => findings
-            .fine(&format!("{address}: a journal can be written, read and removed on this server")),
+        Ok(probed) => {
+            findings.fine(&format!(
+                "{address}: a journal can be written, read and removed on this server"
+            ));
+            if let Probed::NotCounted(error) = probed {
+                let why = error_chain(&error);
+                findings.warn(
+                    &format!(
+                        "{address}: journals from before this node was started again can't be counted: {why}"
+                    ),
+                    NO_COUNT,
+                );
+            }
+        }
         Err(error) => findings.missing(&format!("{address}: {}", error_chain(&error)), fix(&error)),
     }
     if server.is_exposed() {
@@ -24,6 +36,10 @@ pub(super) async fn journals(config: &Config, findings: &mut Findings) {
         );
     }
 }
+
+/// Advice if only counting fails, and what that costs.
+const NO_COUNT: &str = "give the user the commands SCAN, MEMORY and PTTL, too; without them, those journals do not count for \
+    sessions.journals.maxMB, so after a restart this node's can take more there until the old ones have expired";
 
 /// What nodes send unsealed.
 const fn what_is_exposed(journals: &JournalsConfig) -> &'static str {
@@ -41,7 +57,7 @@ const fn fix(error: &ProbeError) -> &'static str {
              TLS, caFile must have the certificate that has issued the server's"
         }
         ProbeError::Commands(_) => {
-            "give the user the commands MULTI, EXEC, DEL, RPUSH, RPUSHX, PEXPIRE, LRANGE, SCAN, MEMORY and PTTL for keys that begin with \
+            "give the user the commands MULTI, EXEC, DEL, RPUSH, RPUSHX, PEXPIRE and LRANGE for keys that begin with \
              isolator:journal:, and the server memory"
         }
         ProbeError::Other => {
@@ -53,11 +69,122 @@ const fn fix(error: &ProbeError) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
     use std::path::Path;
 
     use serde_json::json;
+    use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufStream};
+    use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
+
+    /// A command, or `None` at the end of the connection.
+    async fn command(stream: &mut BufStream<TcpStream>) -> Option<Vec<Vec<u8>>> {
+        let mut words = Vec::new();
+        for _ in 0..number(stream).await? {
+            let mut word = vec![0; number(stream).await? + 2];
+            stream.read_exact(&mut word).await.ok()?;
+            word.truncate(word.len() - 2);
+            words.push(word);
+        }
+        Some(words)
+    }
+
+    /// The number after a sign.
+    async fn number(stream: &mut BufStream<TcpStream>) -> Option<usize> {
+        let mut line = String::new();
+        stream.read_line(&mut line).await.ok()?;
+        line.get(1..)?.trim_end().parse().ok()
+    }
+
+    fn list(values: &[Vec<u8>]) -> Vec<u8> {
+        [format!("*{}\r\n", values.len()).as_bytes(), &values.concat()].concat()
+    }
+
+    fn text(value: &[u8]) -> Vec<u8> {
+        [format!("${}\r\n", value.len()).as_bytes(), value, b"\r\n"].concat()
+    }
+
+    /// A server with one journal whose user has no right to one of the commands.
+    async fn serve(listener: &TcpListener, refused: &str) -> Infallible {
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            let mut stream = BufStream::new(stream);
+            let (mut records, mut queued) = (Vec::new(), None::<Vec<Vec<u8>>>);
+            while let Some(words) = command(&mut stream).await {
+                let name = str::from_utf8(&words[0]).unwrap();
+                let answer = match name {
+                    "MULTI" => b"+OK\r\n".to_vec(),
+                    "EXEC" => list(&queued.take().unwrap_or_default()),
+                    _ if name == refused => b"-NOPERM no right to that\r\n".to_vec(),
+                    "RPUSH" | "RPUSHX" => {
+                        records.push(text(&words[2]));
+                        format!(":{}\r\n", records.len()).into_bytes()
+                    }
+                    "LRANGE" => list(&records),
+                    "SCAN" => list(&[text(b"0"), list(&[])]),
+                    "DEL" | "PEXPIRE" | "MEMORY" | "PTTL" => b":1\r\n".to_vec(),
+                    other => panic!("{other}"),
+                };
+                let sent = match &mut queued {
+                    Some(queued) => {
+                        queued.push(answer);
+                        b"+QUEUED\r\n".to_vec()
+                    }
+                    None => answer,
+                };
+                if name == "MULTI" {
+                    queued = Some(Vec::new());
+                }
+                stream.write_all(&sent).await.unwrap();
+                stream.flush().await.unwrap();
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn rights_to_count_are_asked_for_only_with_a_name_and_are_not_required() {
+        let folder = tempfile::tempdir().unwrap();
+        let key = folder.path().join("key");
+        std::fs::write(&key, "k".repeat(64)).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = format!("redis://{}", listener.local_addr().unwrap());
+        let said = async |name: Option<&str>, refused: &str| {
+            let mut config =
+                json!({ "sessions": { "journals": { "address": address, "keyFile": key } } });
+            if let Some(name) = name {
+                config["node"] = json!({ "name": name });
+            }
+            let config = Config::parse(&config.to_string(), None, Path::new("")).unwrap();
+            let mut findings = Findings::recorded();
+            tokio::select! {
+                () = super::journals(&config, &mut findings) => {}
+                never = serve(&listener, refused) => match never {},
+            }
+            findings.said()
+        };
+        let fine = "  ok       ";
+        let warned = "  warning  ";
+        let missing = "  MISSING  ";
+        for (name, refused, expected) in [
+            (None, "", vec![fine]),
+            (None, "SCAN", vec![fine]),
+            (None, "RPUSHX", vec![missing]),
+            (Some("n1"), "", vec![fine]),
+            (Some("n1"), "SCAN", vec![fine, warned]),
+            (Some("n1"), "MEMORY", vec![fine, warned]),
+            (Some("n1"), "DEL", vec![missing]),
+        ] {
+            let said = said(name, refused).await;
+            for kind in [fine, warned, missing] {
+                assert_eq!(said.contains(kind), expected.contains(&kind), "{refused}: {said}");
+            }
+            assert_eq!(
+                said.contains("do not count for sessions.journals.maxMB"),
+                said.contains(warned)
+            );
+        }
+    }
 
     #[tokio::test]
     async fn a_password_is_exposed_only_where_there_is_one() {

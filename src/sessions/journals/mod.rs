@@ -3,7 +3,7 @@
 //! After each step, its session is put into a line ([`line`]), from which a task ([`writer`]) writes what is new: no answer waits for that. A journal
 //! there is a list of records ([`stored`]) that only nodes with the key can make and read ([`seal`]). Its first record has all steps
 //! that the session had then, and each further one the steps that came after. It is written anew when older steps have changed,
-//! when the list has twice the size of a journal, and after each failure.
+//! when the list has twice the size of a journal, and after each failure that leaves unknown what is there.
 
 mod kept;
 mod line;
@@ -26,7 +26,7 @@ use tokio_util::task::TaskTracker;
 
 pub(super) use self::line::Published;
 use self::line::Writer;
-pub(crate) use self::probe::{ProbeError, probe};
+pub(crate) use self::probe::{ProbeError, Probed, probe};
 use self::seal::NodesKey;
 pub(crate) use self::seal::SealError;
 pub(crate) use self::stored::{KeptJournal, RecordError};

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use isolator_pool::pool::admission::Client;
 
-use super::valkey::ValkeyError;
+use super::valkey::{Connection, ValkeyError};
 use super::{OpenError, SealError, server};
 use crate::config::JournalsConfig;
 use crate::node::Node;
@@ -14,6 +14,15 @@ const KEEP: Duration = Duration::from_secs(10);
 
 /// Bytes of that journal at most.
 const MAX_BYTES: usize = 4096;
+
+/// What can be done on the server.
+#[derive(Debug)]
+pub(crate) enum Probed {
+    /// All that this node needs.
+    All,
+    /// Journals can be kept, but a node with a name can't count those from before it was started again.
+    NotCounted(ValkeyError),
+}
 
 /// Why journals can't be kept.
 #[derive(Debug, thiserror::Error)]
@@ -36,13 +45,13 @@ pub(crate) enum ProbeError {
     Random,
 }
 
-/// Writes, reads and removes a journal, if the configuration names a server.
+/// Writes, reads and removes a journal, if the configuration names a server. With a name, also counts it.
 ///
 /// # Errors
 ///
 /// When that can't be done.
-pub(crate) async fn probe(config: &JournalsConfig, node: &Node) -> Result<(), ProbeError> {
-    let Some((key, valkey)) = server(config)? else { return Ok(()) };
+pub(crate) async fn probe(config: &JournalsConfig, node: &Node) -> Result<Probed, ProbeError> {
+    let Some((key, valkey)) = server(config)? else { return Ok(Probed::All) };
     let handle = node.new_handle().map_err(|_| ProbeError::Random)?;
     let key = key.of_session(&Client::Server, &handle).ok_or(SealError::Seal)?;
     let records = [0, 1].map(|at| key.seal([0; _], at, b"check".to_vec()));
@@ -54,12 +63,24 @@ pub(crate) async fn probe(config: &JournalsConfig, node: &Node) -> Result<(), Pr
         connection.write(name, &first, KEEP).await?;
         connection.append(name, &second, 1, KEEP).await?;
         let read = connection.records(name, MAX_BYTES).await?;
-        // A node with a name counts its journals when it was started again.
-        connection.names(name, 0).await?;
-        connection.sizes(std::slice::from_ref(name)).await?;
+        // If it fails because the connection has, so does what comes next.
+        let counted = match node.name() {
+            Some(_) => count(&connection, name).await,
+            None => Ok(()),
+        };
         connection.remove(std::slice::from_ref(name)).await?;
-        Ok(read)
+        Ok((read, counted))
     };
-    let read = done.await.map_err(ProbeError::Commands)?;
-    if read == [first, second] { Ok(()) } else { Err(ProbeError::Other) }
+    let (read, counted) = done.await.map_err(ProbeError::Commands)?;
+    if read != [first, second] {
+        return Err(ProbeError::Other);
+    }
+    Ok(counted.map_or_else(Probed::NotCounted, |()| Probed::All))
+}
+
+/// Does what a node with a name does when it was started again.
+async fn count(connection: &Connection, name: &str) -> Result<(), ValkeyError> {
+    connection.names(name, 0).await?;
+    connection.sizes(&[name.to_owned()]).await?;
+    Ok(())
 }

@@ -14,7 +14,7 @@ use isolator_pool::lock::lock;
 use tokio::time::Instant;
 
 use super::Shared;
-use super::line::{Failure, NextFailing, Position};
+use super::line::{Failure, Position};
 use super::seal::{self, GENERATION_LEN, SealError, SessionKey};
 use super::stored::{Record, RecordError};
 use super::valkey::{Connection, ValkeyError};
@@ -53,6 +53,7 @@ impl WriteError {
 /// Writes journals until the server closes, and what is in the line then.
 pub(super) async fn run(shared: Arc<Shared>) {
     let writer = &shared.writer;
+    let _ended = writer.ended.clone().drop_guard();
     let mut connection: Option<Connection> = None;
     let mut pause = PAUSE.0;
     loop {
@@ -77,7 +78,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
                     writer.try_all();
                 }
             }
-            Some(error) => {
+            Some((why, error)) => {
                 connection = None;
                 if !writer.is_away.swap(true, Ordering::Relaxed) {
                     let error = error_chain(&error);
@@ -87,7 +88,11 @@ pub(super) async fn run(shared: Arc<Shared>) {
                     );
                 }
                 if is_closing {
-                    return;
+                    // Those whose writing broke leave the line when it has broken twice, so this ends. Others would stay there.
+                    if why == Failure::Unreachable {
+                        return;
+                    }
+                    continue;
                 }
                 tokio::select! {
                     () = tokio::time::sleep(pause) => {}
@@ -109,7 +114,7 @@ async fn write(
     shared: &Shared,
     connection: &mut Option<Connection>,
     batch: Vec<Arc<OpenSession>>,
-) -> Result<(), WriteError> {
+) -> Result<(), (Failure, WriteError)> {
     let writer = &shared.writer;
     let used = match connection {
         Some(connection) => connection,
@@ -119,7 +124,7 @@ async fn write(
                 for session in &batch {
                     writer.has_failed(session, Failure::Unreachable);
                 }
-                return Err(error.into());
+                return Err((Failure::Unreachable, error.into()));
             }
         },
     };
@@ -140,11 +145,11 @@ async fn write(
         }
     }
     match broken {
-        None => make_room(shared, used).await,
+        None => make_room(shared, used).await.map_err(|error| (error.failure(), error)),
         Some(error) => {
             // It may still be busy with what took too long.
             *connection = None;
-            if has_one { Ok(()) } else { Err(error) }
+            if has_one { Ok(()) } else { Err((Failure::Broken, error)) }
         }
     }
 }
@@ -186,35 +191,16 @@ fn fails(shared: &Shared, session: &Arc<OpenSession>, why: Failure, error: &Writ
 /// and more time.
 pub(super) async fn retry(shared: Arc<Shared>) {
     let writer = &shared.writer;
-    loop {
-        let is_closing = shared.closing.is_cancelled();
-        let until = match writer.take_failing(is_closing) {
-            NextFailing::Now(session) => {
-                let failure = write_alone(&shared, &session).await.err();
-                match failure {
-                    // It is tried no more.
-                    Some(_) if is_closing => writer.failed.add(1),
-                    Some((why, error)) => fails(&shared, &session, why, &error),
-                    None => {}
-                }
-                continue;
-            }
-            NextFailing::At(until) => Some(until),
-            NextFailing::None if is_closing => return,
-            NextFailing::None => None,
-        };
-        let sleep = async {
-            match until {
-                Some(until) => tokio::time::sleep_until(until).await,
-                None => std::future::pending().await,
-            }
-        };
-        tokio::select! {
-            () = sleep => {}
-            () = writer.wake_failing.notified() => {}
-            () = shared.closing.cancelled() => {}
+    while let Some((session, is_closing)) = writer.next_failing(&shared.closing).await {
+        match write_alone(&shared, &session).await {
+            Ok(()) => {}
+            // It is tried no more.
+            Err(_) if is_closing => writer.failed.add(1),
+            Err((why, error)) => fails(&shared, &session, why, &error),
         }
     }
+    // One may have come into the line again from here, after the other task had ended.
+    run(shared).await;
 }
 
 async fn write_alone(
