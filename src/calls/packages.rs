@@ -11,7 +11,7 @@ use pep440_rs::{Version, VersionSpecifiers};
 use super::{Call, CallError, Calls};
 use crate::audit::Note;
 use crate::config::Language;
-use crate::packages::installing::{BoundSet, SandboxPackages};
+use crate::packages::installing::{BoundSet, SandboxPackages, SandboxSet};
 use crate::packages::{Packages, Refusal};
 use crate::request::arguments::InvalidArgument;
 use crate::request::packages::{PackageRequest, WantedPackages};
@@ -140,7 +140,7 @@ impl Calls {
     pub(super) async fn packages_of_cell(
         &self,
         language: &Arc<Language>,
-        bound: Option<&BoundSet>,
+        bound: Option<&SandboxSet>,
         code: &str,
     ) -> Result<Vec<String>, InvalidArgument> {
         let found = WantedPackages::new(Vec::new(), code, "entrypoint_code", language);
@@ -173,7 +173,7 @@ impl Calls {
     async fn note_of_cell(
         &self,
         language: &Arc<Language>,
-        bound: Option<&BoundSet>,
+        bound: Option<&SandboxSet>,
         texts: &[String],
     ) -> Option<String> {
         let note = |advice: &str| {
@@ -188,7 +188,7 @@ impl Calls {
             Err(error) => return note(&error.to_string()),
         };
         let is_bound = match bound {
-            Some(bound) => self.packages.has_all(&bound.set.hash, &wanted).await,
+            Some(bound) => self.packages.has_all(&bound.hash, &wanted).await,
             None => false,
         };
         if is_bound || self.packages.in_image(language, &wanted).await {

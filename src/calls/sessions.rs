@@ -74,6 +74,7 @@ impl Calls {
         notes.append(&mut packages.notes);
         let in_sandbox = packages.in_sandbox(&self.packages, &wish.language, call);
         let installer = self.installer(in_sandbox.clone());
+        wish.set = packages.set();
         wish.packages = Some(in_sandbox);
         wish.installer = Some(Arc::clone(&installer) as Arc<dyn Installer>);
         wish.max_queue = call.longest_wait(None);

@@ -66,6 +66,10 @@ impl Shared {
             Ok(held) => {
                 let mut all = lock(&self.held);
                 all.retain(|_, set| set.strong_count() > 0);
+                // Another request may have taken it meanwhile. There is one of each, by which its users are counted.
+                if let Some(other) = all.get(&set.hash).and_then(Weak::upgrade) {
+                    return Ok(other);
+                }
                 all.insert(set.hash.clone(), Arc::downgrade(&held));
                 Ok(held)
             }

@@ -43,10 +43,19 @@ pub(crate) struct BoundSet {
     pub set: Arc<PackageSet>,
 }
 
+/// The packages that a sandbox has. The sandbox itself keeps their set, so it goes with it, also if this stays for longer.
+#[derive(Debug, Clone)]
+pub(crate) struct SandboxSet {
+    /// The names of sets and requirements that were asked for.
+    pub asked: Vec<String>,
+    /// The hash of the set.
+    pub hash: String,
+}
+
 /// The state of a sandbox.
 #[derive(Debug, Clone)]
 struct Now {
-    bound: Option<BoundSet>,
+    bound: Option<SandboxSet>,
     /// Whether the sandbox could not take the set, although the engine has given it.
     is_misplaced: bool,
     /// How often its programs have got packages.
@@ -153,6 +162,12 @@ impl NotInstalled {
     }
 }
 
+impl From<BoundSet> for SandboxSet {
+    fn from(BoundSet { asked, set }: BoundSet) -> Self {
+        Self { asked, hash: set.hash.clone() }
+    }
+}
+
 impl SandboxPackages {
     /// The packages of a sandbox that begins with this set, if it has one.
     pub(crate) fn new(
@@ -168,13 +183,17 @@ impl SandboxPackages {
             packages: packages.clone(),
             language: Arc::clone(language),
             client: client.clone(),
-            now: Mutex::new(Now { bound, is_misplaced: false, installs: 0 }),
+            now: Mutex::new(Now {
+                bound: bound.map(SandboxSet::from),
+                is_misplaced: false,
+                installs: 0,
+            }),
             turn: Arc::default(),
         }))
     }
 
     /// The set that the sandbox has, if it has one.
-    pub(crate) fn bound(&self) -> Option<BoundSet> {
+    pub(crate) fn bound(&self) -> Option<SandboxSet> {
         lock(&self.0.now).bound.clone()
     }
 
@@ -197,7 +216,7 @@ impl SandboxPackages {
     pub(crate) fn note_bound(&self, new: NewSet) {
         let mut now = lock(&self.0.now);
         let installs = now.installs.saturating_add(1);
-        *now = Now { bound: Some(new.bound), is_misplaced: false, installs };
+        *now = Now { bound: Some(new.bound.into()), is_misplaced: false, installs };
         self.0.packages.common.installs.add(1);
     }
 
@@ -260,10 +279,12 @@ impl SandboxPackages {
             true => wanted,
             false => missing.into_iter().cloned().collect(),
         };
+        let sets = packages.names(&own.name);
         let before = asked.iter().filter(|text| {
-            // A new requirement takes the place of the one of before.
+            // A new requirement takes the place of the one of before. A set of the configuration stays, also if a package has its name.
             let read = requirement::parse(interpreter, text);
-            !read.is_ok_and(|read| wanted.iter().any(|wanted| wanted.name == read.name))
+            sets.iter().any(|set| set == text.trim())
+                || !read.is_ok_and(|read| wanted.iter().any(|wanted| wanted.name == read.name))
         });
         let before: Vec<String> = before.cloned().collect();
         let plan = Wish { before, wanted, keeps };
@@ -284,7 +305,7 @@ impl SandboxPackages {
             .into_iter()
             .map(|it| InstalledPackage { name: it.name, version: it.version })
             .collect();
-        let is_same = now.bound.as_ref().is_some_and(|it| it.set == bound.set);
+        let is_same = now.bound.as_ref().is_some_and(|it| it.hash == bound.set.hash);
         if is_same && !now.is_misplaced {
             return Ok(Resolved::There(list));
         }
@@ -304,9 +325,9 @@ struct There {
 }
 
 impl There {
-    async fn find(packages: &Packages, language: &Language, bound: Option<&BoundSet>) -> Self {
+    async fn find(packages: &Packages, language: &Language, bound: Option<&SandboxSet>) -> Self {
         let set = match bound {
-            Some(bound) => packages.stored_set(&bound.set.hash).await,
+            Some(bound) => packages.stored_set(&bound.hash).await,
             None => None,
         };
         let image = match language.kernel {
@@ -321,11 +342,10 @@ impl There {
 
     fn satisfies(&self, wanted: &Requirement, asked: &[String]) -> bool {
         match &self.set {
-            Some(set) if set.interpreter == Interpreter::Node => {
-                set.requirements.contains(&wanted.text)
-                    || wanted.text.ends_with("@*") && set.modules.contains(&wanted.name)
-            }
-            Some(set) if set.packages.iter().any(|it| it.name == wanted.name) => {
+            Some(set)
+                if set.interpreter == Interpreter::Node
+                    || set.packages.iter().any(|it| it.name == wanted.name) =>
+            {
                 satisfies::satisfies(set, wanted)
             }
             // The name of a set of the configuration is no package.
@@ -375,13 +395,14 @@ impl Wish {
     ) -> Result<BoundSet, NotInstalled> {
         let with = |more: Vec<String>| {
             let mut asked = self.before.clone();
-            asked.extend(more);
+            asked.extend(more.into_iter().filter(|text| !self.before.contains(text)));
             asked
         };
         let get = async |asked: Vec<String>| {
             let keeps = self.keeps.clone();
+            packages.check_share(language, &asked, &keeps, client).await?;
             let set = packages.get_keeping(language, &asked, keeps, client, Some(say)).await?;
-            packages.common.sets_of_clients.note(client, &set);
+            packages.note_share(client, &set).map_err(NotInstalled::ClientHasTooMany)?;
             Ok::<_, NotInstalled>(BoundSet { asked, set })
         };
         // One that is there, with the versions that its operator has chosen.
@@ -395,12 +416,7 @@ impl Wish {
         let wanted: Vec<_> = self.wanted.iter().map(|it| it.text.clone()).collect();
         let own = with(wanted.clone());
         let refusal = match packages.check(language, &own) {
-            Ok(()) => {
-                if let Some(count) = packages.too_many_of(client) {
-                    return Err(NotInstalled::ClientHasTooMany(count));
-                }
-                return get(own).await;
-            }
+            Ok(()) => return get(own).await,
             Err(refusal) => refusal,
         };
         let mut name = named(packages);

@@ -78,6 +78,18 @@ pub(super) async fn look(shared: &Shared, name: &str) {
     }
 }
 
+/// The set of a plan, if it is there. Nothing is built, and errors are left to its build.
+pub(super) async fn known_or_found(
+    shared: &Shared,
+    language: &Language,
+    plan: &Plan,
+) -> Option<StoredSet> {
+    match shared.jobs.known(&plan.key) {
+        KnownSet::Ready(ready) => Some(ready.set.clone()),
+        _ => find(shared, language, plan).await.ok()?.set,
+    }
+}
+
 /// A set, as far as it was found.
 struct FoundSet {
     /// The set, if it is built.

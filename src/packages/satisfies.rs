@@ -22,10 +22,12 @@ pub(super) fn has_module(set: &StoredSet, module: &str) -> bool {
     !topmost.is_empty() && set.modules.iter().any(|module| module == topmost)
 }
 
-/// Whether a set for Python has a package in one of the wanted versions, with all of its extras. Markers are ignored.
+/// Whether a set has a package in one of the wanted versions. For Python, with all of its extras; markers are ignored. For Node.js, versions are
+/// only compared with those that the set was asked for.
 pub(super) fn satisfies(set: &StoredSet, wanted: &Requirement) -> bool {
-    if set.interpreter != Interpreter::Python {
-        return false;
+    if set.interpreter == Interpreter::Node {
+        return set.requirements.contains(&wanted.text)
+            || wanted.text.ends_with("@*") && set.modules.contains(&wanted.name);
     }
     let Wanted { extras, versions } = Wanted::of(&wanted.text);
     let Ok(versions) = VersionSpecifiers::from_str(versions) else { return false };
@@ -121,6 +123,28 @@ mod tests {
             ("requests", false),
         ] {
             let wanted = requirement::parse(Interpreter::Python, wanted).unwrap();
+            assert_eq!(satisfies(&set, &wanted), expected, "{wanted:?}");
+        }
+    }
+
+    #[test]
+    fn a_set_for_node_has_what_it_was_asked_for_and_any_version_of_its_modules() {
+        let requirements = ["lodash@4", "@scope/name@^1.2"].map(str::to_owned).into();
+        let set = set(Interpreter::Node, &["lodash", "@scope/name", "tslib"]);
+        let set = StoredSet { requirements, ..set };
+        for (wanted, expected) in [
+            ("lodash", true),
+            ("lodash@4", true),
+            ("lodash@*", true),
+            ("lodash@3", false),
+            ("@scope/name", true),
+            ("@scope/name@^1.2", true),
+            ("@scope/name@2", false),
+            ("tslib", true),
+            ("tslib@2", false),
+            ("httpx", false),
+        ] {
+            let wanted = requirement::parse(Interpreter::Node, wanted).unwrap();
             assert_eq!(satisfies(&set, &wanted), expected, "{wanted:?}");
         }
     }

@@ -16,6 +16,7 @@ use std::time::Duration;
 use isolator_pool::counts::Count;
 use isolator_pool::engine::limits::Resources;
 use isolator_pool::lock::lock;
+use isolator_pool::packages::PackageSet;
 use isolator_pool::pool::admission::Client;
 use isolator_pool::pool::pools::{ExecuteError, OpenReceipt, Pools};
 use isolator_pool::pool::session::{EndReason, Session, SessionRequest};
@@ -77,6 +78,8 @@ pub(crate) struct Wish {
     pub resources: Resources,
     /// How long it can be unused, if its client asks for less than usual.
     pub idle_timeout: Option<Duration>,
+    /// The set of packages that it begins with.
+    pub set: Option<Arc<PackageSet>>,
     /// The packages that its cells can import from, to which they can add.
     pub packages: Option<SandboxPackages>,
     /// Serves the requests of its cells for packages.
@@ -173,14 +176,13 @@ impl Sessions {
     ) -> Result<(InUse, OpenReceipt, Vec<String>), OpenFailure> {
         let (place, mut evicted) = self.make_room(client)?;
         let id = self.registry.node.new_handle()?;
-        let Wish { language, resources, idle_timeout, packages, .. } = wish;
+        let Wish { language, resources, idle_timeout, set, packages, .. } = wish;
         let Wish { installer, env, deadline, max_queue, .. } = wish;
         let mut kernel = language.kernel_command(resources.memory);
         if let Some(kernel) = &mut kernel {
             kernel.env.extend(env);
         }
         let bound = packages.as_ref().and_then(SandboxPackages::bound);
-        let (asked, set) = bound.map(|bound| (bound.asked, bound.set)).unzip();
         let request = SessionRequest {
             kernel,
             resources,
@@ -202,7 +204,7 @@ impl Sessions {
             config: Arc::clone(config),
             journal: Mutex::new(
                 Journal::new(self.config.journal.as_usize())
-                    .with_packages(asked.unwrap_or_default()),
+                    .with_packages(bound.map_or_else(Vec::new, |bound| bound.asked)),
             ),
             packages,
             idle_timeout,

@@ -16,7 +16,7 @@ use super::journal::Journal;
 use super::journals::Published;
 use super::lifetime::{Lifetime, NextEnd};
 use crate::config::{Config, Language};
-use crate::packages::installing::{BoundSet, SandboxPackages};
+use crate::packages::installing::{SandboxPackages, SandboxSet};
 use crate::policy::Policies;
 
 /// Least memory that counts for a session, in bytes.
@@ -55,7 +55,7 @@ pub(crate) struct OpenSession {
 
 impl OpenSession {
     /// The set of packages that its cells can import from now.
-    pub(crate) fn bound(&self) -> Option<BoundSet> {
+    pub(crate) fn bound(&self) -> Option<SandboxSet> {
         self.packages.as_ref()?.bound()
     }
 

@@ -5,12 +5,12 @@ import re
 import package_sets
 import pytest
 from package_index import Index
-from package_sets import Store, packages, python_set, serving
+from package_sets import Store, node_set, packages, python_set, serving
 from server import ROOT, listening, shared
 from session_calls import Tools, opened
 from test_apis_clients import FOLDER, KEY, run
 
-SETS = {"small": python_set("gamma")}
+SETS = {"small": python_set("gamma"), "parts": node_set("plain@1")}
 ALLOWED = ["alpha", "gamma", "odd.*", "plain", "@scope/*"]
 
 
@@ -98,6 +98,14 @@ async def test_each_refusal_says_what_can_be_done(demand, tools):
         assert "this sandbox is for python" in told["stderr"], told
 
 
+SETS_ONLY = """
+const { spawnSync } = require('child_process');
+const done = spawnSync('npm install plain; npm install only-esm', { shell: true, encoding: 'utf8' });
+console.log(done.stdout, done.stderr);
+console.log(require('plain').version, require('plain').part);
+"""
+
+
 @pytest.mark.any_engine
 async def test_where_only_sets_are_programs_get_those(tmp_path):
     with Index(packages()) as index:
@@ -106,9 +114,13 @@ async def test_where_only_sets_are_programs_get_those(tmp_path):
             await server.are("ready", "small")
             program = "import subprocess\nprint(subprocess.run('pip install gamma; pip install alpha', shell=True, capture_output=True, text=True))"
             printed = await server.prints(program)
+            await server.are("ready", "parts", language="javascript")
+            required = await server.prints(SETS_ONLY, language="javascript", timeout=60)
     assert "Successfully installed gamma-1.0" in printed, printed
     for said in ["packages.onDemand", "none of its sets has alpha", "small"]:
         assert said in printed, printed
+    for said in ["added 2 packages in ", "\n1.1.0 part\n", "packages.onDemand", "none of its sets has only-esm", "parts"]:
+        assert said in required, required
 
 
 JAVASCRIPT = """

@@ -145,6 +145,7 @@ pub(crate) fn opening(arguments: OpenSession, config: &Config) -> Result<OpenJob
         language,
         resources,
         idle_timeout,
+        set: None,
         packages: None,
         installer: None,
         env: BTreeMap::new(),
