@@ -279,6 +279,8 @@ def _make_checkpoint(session, channel, fresh):
                 lseek(number, position, 0)
             except OSError:
                 pass
+        # One that the runner has sent to a kernel that is slow would end this before its first step.
+        _signals.forget_interrupts()
         _guarded(session.loop.go_back)
         return _UNDONE
     setsid()
