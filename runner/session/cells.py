@@ -31,8 +31,8 @@ The kernel sends:
   and the name.
 - ``d`` for a thing that a cell shows: 1 for the value of the cell, 0 for something else, and its forms. Each is the length of its media
   type (two bytes), the media type, the length of its content (four bytes), the content.
-- ``e`` at the end of a cell: how it ended (0 by itself, 1 by an exception, 2 by an interrupt, 3 because it asked for that), four
-  bytes for its exit code (signed), and a line about the exception. Everything that it has printed is in its pipes before.
+- ``e`` at the end of a cell: how it ended (0 by itself, 1 by an exception, 2 by an interrupt, 3 because it asked for that), and four
+  bytes for its exit code (signed). Everything that it has printed is in its pipes before, also the exception.
 """
 
 import posix
@@ -60,7 +60,6 @@ _LEAST_CODE, _GREATEST_CODE = -(1 << 31), (1 << 31) - 1
 ) = range(1, 8)
 # When memory runs out, Linux ends a cell that runs before its checkpoints.
 _SCORE_RUNNING, _SCORE_WAITING = b"900", b"500"
-_LONGEST_ERROR = 1024
 # Maximum number of open files whose positions a checkpoint remembers.
 _MOST_FILES = 256
 # Of the system's calls. A cell can replace them in their module.
@@ -153,7 +152,8 @@ def serve(socket, main, session=None):
                 _complete(session, channel, payload.decode(errors="replace"))
         except BaseException as error:
             # Something that a cell has broken here. The runner must not wait forever.
-            _end(channel, _FAILED, 1, "the kernel failed: %s" % type(error).__name__)
+            _guarded(lambda: session.complain("The kernel has failed: %s\n" % type(error).__name__))
+            _end(channel, _FAILED, 1)
 
 
 def _packages():
@@ -208,7 +208,7 @@ def _take(session, channel, payload, descriptors):
             session.packages = found
     if any(isinstance(failure, KeyboardInterrupt) for failure in failures.values()):
         # The cell was interrupted before its code.
-        end = _INTERRUPTED, _INTERRUPTED_CODE, "KeyboardInterrupt"
+        end = _INTERRUPTED, _INTERRUPTED_CODE
     else:
         for what, failure in failures.items():
             if failure is not None:
@@ -279,6 +279,8 @@ def _make_checkpoint(session, channel, fresh):
                 lseek(number, position, 0)
             except OSError:
                 pass
+        # One that the runner has sent to a kernel that is slow would end this before its first step.
+        _signals.forget_interrupts()
         _guarded(session.loop.go_back)
         return _UNDONE
     setsid()
@@ -391,7 +393,7 @@ def _keep_standard_descriptors():
 
 
 def _run(session, number, source):
-    """Runs a cell. Returns how it ended, its exit code, and a line about it."""
+    """Runs a cell. Returns how it ended, and its exit code."""
     ends = []
     failure = _guarded(lambda: ends.append(session.run(number, source))) or (ends and ends[0]) or None
     if "matplotlib._pylab_helpers" in sys.modules:
@@ -402,40 +404,39 @@ def _run(session, number, source):
     failure = failure or not_settled
     _guarded(session.flush)
     if failure is None:
-        return _ENDED, 0, ""
+        return _ENDED, 0
     _signals.forget_interrupts()
-    reports, lines = [], []
+    reports = []
     _guarded(lambda: reports.append(session.cells.report(failure)))
-    errors = load("errors")
-    _guarded(lambda: lines.append(errors["one_line"](failure)))
-    line = lines[0] if lines else type(failure).__name__
+    if not reports:
+        _guarded(lambda: reports.append(load("errors")["one_line"](failure) + "\n"))
+    report = reports[0] if reports else type(failure).__name__ + "\n"
     if session.is_for_program:
-        _guarded(lambda: session.send([load("programs")["error"](failure, reports[0] if reports else line)]))
+        _guarded(lambda: session.send([load("programs")["error"](failure, report)]))
     if isinstance(failure, SystemExit):
         return _exited(session, failure)
     if not session.is_for_program:
-        session.complain(reports[0] if reports else line + "\n")
+        session.complain(report)
     if isinstance(failure, KeyboardInterrupt):
-        return _INTERRUPTED, _INTERRUPTED_CODE, line
-    return _FAILED, 1, line
+        return _INTERRUPTED, _INTERRUPTED_CODE
+    return _FAILED, 1
 
 
 def _exited(session, failure):
     code = failure.code
-    if code is None or isinstance(code, int):
+    if code is None:
+        return _EXITED, 0
+    if isinstance(code, int):
         # A class of the client can have its own way to become a number.
-        code = int.__index__(code) if code is not None else 0
-        code, text = (code if _LEAST_CODE <= code <= _GREATEST_CODE else -1), ""
-    else:
-        code, text = 1, code
-    parts = []
-    if text != "":
-        _guarded(lambda: parts.append(str(text)))
-        if not session.is_for_program:
-            session.complain("%s\n" % "".join(parts))
-    return _EXITED, code, "SystemExit" if failure.code is None else "SystemExit: %s" % ("".join(parts) or code)
+        code = int.__index__(code)
+        return _EXITED, code if _LEAST_CODE <= code <= _GREATEST_CODE else -1
+    is_empty = type(code) is str and not code
+    if not is_empty and not session.is_for_program:
+        parts = []
+        _guarded(lambda: parts.append(str(code)))
+        session.complain("%s\n" % "".join(parts))
+    return _EXITED, 1
 
 
-def _end(channel, how, code, line):
-    line = line.partition("\n")[0].encode(errors="backslashreplace")[:_LONGEST_ERROR].decode(errors="ignore").encode()
-    channel.send(b"e", bytes([how]), code.to_bytes(4, "big", signed=True), line)
+def _end(channel, how, code):
+    channel.send(b"e", bytes([how]), code.to_bytes(4, "big", signed=True))

@@ -3,6 +3,8 @@
 import sys
 
 LONGEST_TEXT, _LONGEST_HTML, _LONGEST = 64 << 10, 512 << 10, 4 << 20
+# Of all forms of a thing, with what is sent of each besides its type and its content. The runner takes no message that is much longer.
+_LONGEST_THING, _HEAD = 7 << 20, 6
 # Of HTML without a text, and of drawings.
 _LONGEST_SOURCE = 4 << 10
 # The methods of an object that return its forms, in the order of a bundle.
@@ -61,15 +63,22 @@ def forms(value, session):
 
 
 def bounded(found, is_for_program):
-    """Returns the types and the contents of a bundle of forms, as they are sent: without those that are too long. What says nothing
-    as text gets a text from its other forms."""
+    """Returns the types and the contents of a bundle of forms, as they are sent: without those that are too long, and those for which
+    the ones before them leave no room. What says nothing as text gets a text from its other forms."""
     text = found.get("text/plain")
     if not isinstance(text, str):
         text = ""
     found = {**found, "text/plain": (_readable(found) if _says_nothing(text) else None) or text}
     kinds = sorted(filter(_is_text, found), key=lambda kind: kind != "text/plain")
-    contents = [(kind, _bytes(kind, found[kind])) for kind in kinds if is_for_program or kind in _KINDS]
-    return [(kind, content) for kind, content in contents if content is not None]
+    sent, left = [], _LONGEST_THING
+    for kind in kinds:
+        content = _bytes(kind, found[kind]) if is_for_program or kind in _KINDS else None
+        if content is not None:
+            size = _HEAD + len(kind.encode(errors="replace")) + len(content)
+            if size <= left:
+                left -= size
+                sent.append((kind, content))
+    return sent
 
 
 def _is_text(kind):

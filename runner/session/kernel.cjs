@@ -77,8 +77,8 @@ const NEVER_THERE = 8;
 /** Bytes that are read at once while the runner's leave is awaited. */
 const CHUNK_BYTES = 4096;
 
-/** Longest text about the end of a cell, in bytes. */
-const REASON_BYTES = 1024;
+/** Most bytes that are shown between two cells and wait for the runner, which takes less of them. */
+const MOST_WAITING = 4 << 20;
 
 /** Resources that stay for as long as a program runs. A cell does not wait for them. */
 const LASTING = ['TCPServerWrap', 'PipeServerWrap', 'UDPWrap', 'FSEventWrap', 'StatWatcher', 'MessagePort', 'Worker'];
@@ -91,6 +91,11 @@ let cell = null;
 const waiting = [];
 /** The one that begins next, if the runner was told so. */
 let coming = null;
+/** What was shown after it was announced: the parts of messages. */
+let held = [];
+/** How many bytes they have, and how many things between the cells were left out. */
+let heldBytes = 0;
+let leftOut = 0;
 /** How many cells may run their code that have not begun. */
 let allowed = 0;
 let received = alloc(0);
@@ -113,6 +118,44 @@ function send(kind, ...parts) {
   request.message = message;
   channel.writeBuffer(request, message);
   return request;
+}
+
+/**
+ * Sends something to show. While a cell runs, the runner reads, and the program waits for it as it does when it prints:
+ * code that does not let the event loop turn could show more than there is memory. For that, nothing may wait in the
+ * channel when a cell begins.
+ */
+function sendShown(flag, them) {
+  const parts = printing.parts(them);
+  if (cell === null) {
+    const { length: size } = concat(parts);
+    if (size + heldBytes + channel.writeQueueSize > MOST_WAITING) {
+      leftOut += 1;
+      return;
+    }
+    if (coming !== null) {
+      held.push([bufferFrom([flag]), ...parts]);
+      heldBytes += size;
+      return;
+    }
+  }
+  sendNow(bufferFrom([flag]), ...parts);
+}
+
+function sendNow(...parts) {
+  const waits = cell !== null && channel.writeQueueSize === 0;
+  if (waits) channel.setBlocking(true);
+  send('d', ...parts);
+  if (waits) channel.setBlocking(false);
+}
+
+/** Sends what was shown since the cell was announced that has just begun. */
+function sendHeld() {
+  for (let i = 0; i < held.length; i += 1) sendNow(...held[i]);
+  if (leftOut > 0) complain(`${leftOut} things that were shown between the cells are missing: they were too many or too large\n`);
+  held = [];
+  heldBytes = 0;
+  leftOut = 0;
 }
 
 function receive(arrayBuffer) {
@@ -240,7 +283,7 @@ function setVariables(mine, variables) {
       mine.variables.push([name, before]);
     }
   } catch (error) {
-    complain(`The variables for this cell could not be set: ${printing.describe(error).line}\n`);
+    complain(`The variables for this cell could not be set: ${printing.inOneLine(error)}\n`);
   }
 }
 
@@ -267,8 +310,8 @@ function start() {
     pending: 0,
     /** The promise that is its value. */
     promise: null,
-    /** Why it has failed, in one line. */
-    failure: null,
+    /** Has it failed? */
+    hasFailed: false,
     /** The code for which process.exit() was called. */
     exit: null,
     before: resources(),
@@ -282,6 +325,7 @@ function start() {
     timer: null,
   };
   const mine = cell;
+  sendHeld();
   setVariables(mine, variables);
   channel.unref();
   guard();
@@ -298,15 +342,15 @@ function evaluate(mine, flags, code) {
   let prepared;
   try {
     prepared = source.prepare(code, (flags & TYPESCRIPT) !== 0, `<cell ${number}>`);
+    if (!prepared.isInPlace) printing.keepOrigins(number, prepared);
+    names.refresh();
+    if (prepared.declared !== null) names.declare(prepared.declared);
   } catch (error) {
     settleBadly(mine, error);
     return;
   } finally {
     program.hideKernel();
   }
-  if (!prepared.isInPlace) printing.keepOrigins(number, prepared);
-  names.refresh();
-  if (prepared.declared !== null) names.declare(prepared.declared);
   const it = inspector.evaluate(`${prepared.text}\n//# sourceURL=${printing.nameForV8(number)}`);
   if (it === undefined) return;
   if ('error' in it) {
@@ -366,10 +410,9 @@ function settleBadly(mine, error, place) {
 
 /** Shows a value. If it takes time to say in which forms, the cell waits for it. */
 function show(mine, value, flag) {
-  const sendForms = (them) => send('d', bufferFrom([flag]), ...printing.parts(them));
   const them = printing.forms(value, flag === 0);
   if (!isPromise(them)) {
-    sendForms(them);
+    sendShown(flag, them);
     return;
   }
   if (mine !== null) mine.pending += 1;
@@ -382,7 +425,7 @@ function show(mine, value, flag) {
     }
     if (mine !== null && cell === mine) lookSoon(mine);
   };
-  apply(then, them, [later((bundle) => sendForms(printing.ofBundle(value, bundle))), later(uncaught)]);
+  apply(then, them, [later((bundle) => sendShown(flag, printing.ofBundle(value, bundle))), later(uncaught)]);
 }
 
 /** Looks whether the cell is over, after the callbacks that are due. */
@@ -395,7 +438,7 @@ function lookSoon(mine) {
 function look(mine) {
   if (mine.hasEnded && mine.pending === 0) {
     mine.restUntil ??= milliseconds() + REST_MS;
-    if (mine.failure !== null || !hasRest(mine.before) || milliseconds() > mine.restUntil) {
+    if (mine.hasFailed || !hasRest(mine.before) || milliseconds() > mine.restUntil) {
       endByItself(mine);
       return;
     }
@@ -421,11 +464,10 @@ function idle() {
     settleWell(mine, mine.promise);
   } else if (!mine.hasEnded || mine.pending > 0) {
     const hint = hasReadInput() ? '; standard input has ended, so no question is answered' : '';
-    const reason = `Error: the cell waits for a promise that nothing can settle anymore${hint}`;
-    fail(null, `${reason}\n`);
+    fail(null, `Error: the cell waits for a promise that nothing can settle anymore${hint}\n`);
     mine.hasEnded = true;
     mine.pending = 0;
-    mine.failure ??= reason;
+    mine.hasFailed = true;
   }
   setImmediate(() => {
     if (cell !== mine) return;
@@ -454,21 +496,21 @@ function interrupt() {
   }
   if (cell === null) return;
   complain('Interrupted\n');
-  end(cell, INTERRUPTED, 130, 'interrupted');
+  end(cell, INTERRUPTED, 130);
 }
 
 function endByExit(mine) {
-  end(mine, EXITED, mine.exit, `process.exit(${mine.exit})`);
+  end(mine, EXITED, mine.exit);
 }
 
 function endByItself(mine) {
   const code = process.exitCode | 0;
-  if (mine.failure !== null) end(mine, FAILED, 1, mine.failure);
-  else if (code !== 0) end(mine, EXITED, code, `process.exitCode = ${code}`);
-  else end(mine, ENDED, 0, '');
+  if (mine.hasFailed) end(mine, FAILED, 1);
+  else if (code !== 0) end(mine, EXITED, code);
+  else end(mine, ENDED, 0);
 }
 
-function end(mine, kind, code, reason) {
+function end(mine, kind, code) {
   clearTimeout(mine.timer);
   takeBackVariables(mine);
   cell = null;
@@ -480,7 +522,9 @@ function end(mine, kind, code, reason) {
   const head = alloc(5);
   head[0] = kind;
   head.writeInt32BE(code, 1);
-  send('e', head, printing.cut(reason.split('\n', 1)[0], REASON_BYTES));
+  // An interruption may have come while it showed something.
+  channel.setBlocking(false);
+  send('e', head);
   if (waiting.length > 0) setImmediate(next);
 }
 
@@ -506,8 +550,8 @@ function milliseconds() {
 
 /** Prints an error, or shows it if a program gets what the cell shows. */
 function fail(error, text) {
-  if (cell !== null && cell.isForProgram && cell.failure === null) {
-    send('d', bufferFrom([0]), ...printing.parts([printing.ofError(error, text)]));
+  if (cell !== null && cell.isForProgram && !cell.hasFailed) {
+    sendShown(0, [printing.ofError(error, text)]);
   } else {
     complain(text);
   }
@@ -515,9 +559,8 @@ function fail(error, text) {
 
 /** What a program throws and does not catch. A program on its own would end there. */
 function uncaught(error, place) {
-  const { text, line } = printing.describe(error, place);
-  fail(error, text);
-  if (cell !== null) cell.failure ??= line;
+  fail(error, printing.describe(error, place));
+  if (cell !== null) cell.hasFailed = true;
 }
 
 // --- The program's environment ---

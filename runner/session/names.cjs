@@ -114,13 +114,17 @@ function assign(name, value) {
 
 const isIdentifier = (name) => name !== 'default' && /^[\p{ID_Start}$_][\p{ID_Continue}$\u200c\u200d]*$/u.test(name);
 
-/** Gives the copies what the modules say now. */
+/** Gives the copies what the modules say now. One that the module or the program prevents stays as it is. */
 function refresh() {
   for (const [name, before] of copies) {
-    const value = imported.get(name)();
-    if (is(value, before)) continue;
-    copies.set(name, value);
-    assign(name, value);
+    try {
+      const value = imported.get(name)();
+      if (is(value, before)) continue;
+      copies.set(name, value);
+      assign(name, value);
+    } catch {
+      // The code of the cell has nothing to do with it.
+    }
   }
 }
 

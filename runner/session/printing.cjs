@@ -25,6 +25,9 @@ const LIMITS = {
   'application/json': 4 << 20,
 };
 
+/** Most bytes of all forms of a thing: the runner takes no message that is much longer. */
+const MOST_OF_A_THING = 7 << 20;
+
 /** With what a picture begins. */
 const SIGNATURES = [
   ['image/png', bufferFrom('\x89PNG\r\n\x1a\n', 'latin1')],
@@ -82,13 +85,19 @@ function forms(value, isPicture) {
 /** The same of what an object says of itself. */
 function ofBundle(value, bundle) {
   const found = [];
+  // There is always room for the text.
+  let left = MOST_OF_A_THING - LIMITS['text/plain'];
   if (typeof bundle === 'object' && bundle !== null) {
     for (const [type, content] of entries(bundle)) {
       if (LIMITS[type] === undefined) continue;
       const bytes = bytesOf(type, content);
       if (bytes === null) continue;
-      if (bytes.length <= LIMITS[type]) found.push([type, bytes]);
-      else if (type === 'text/plain') found.push([type, cut(bytes.toString(), LIMITS[type])]);
+      if (type === 'text/plain') {
+        found.push([type, bytes.length <= LIMITS[type] ? bytes : cut(bytes.toString(), LIMITS[type])]);
+      } else if (bytes.length <= LIMITS[type] && bytes.length <= left) {
+        left -= bytes.length;
+        found.push([type, bytes]);
+      }
     }
   }
   return found.length > 0 ? found : [['text/plain', plain(value)]];
@@ -217,11 +226,10 @@ function cleanStacks() {
   });
 }
 
-/** An error as Node.js prints one that is not caught, and in one line. `place` is for one without frames. */
+/** An error as Node.js prints one that is not caught. `place` is for one without frames. */
 function describe(error, place) {
   const isError = isNativeError(error);
   let text;
-  let line;
   try {
     text = inspect(error);
     // So it shows an error without frames.
@@ -229,13 +237,17 @@ function describe(error, place) {
   } catch {
     text = '[a value that can\'t be shown]';
   }
-  try {
-    line = isError ? `${error}` : `Uncaught ${text}`;
-  } catch {
-    line = text;
-  }
   const head = isError ? excerpt(place ?? places.get(error)) : 'Uncaught ';
-  return { text: `${head}${text}\n`, line };
+  return `${head}${text}\n`;
+}
+
+/** The first line of an error. */
+function inOneLine(error) {
+  try {
+    return `${error}`.split('\n', 1)[0];
+  } catch {
+    return '[a value that can\'t be shown]';
+  }
 }
 
 function excerpt(place) {
@@ -268,4 +280,4 @@ function ofError(error, text) {
   return ['application/vnd.isolator.error', bufferFrom(content)];
 }
 
-module.exports = { cut, forms, ofBundle, ofError, parts, keep, keepOrigins, nameForV8, cleanStacks, describe };
+module.exports = { forms, ofBundle, ofError, parts, keep, keepOrigins, nameForV8, cleanStacks, describe, inOneLine };

@@ -25,7 +25,7 @@ const IMPORTER = '\u0131mport';
 const NOTHING = 'var \u0131 =';
 
 /** The words before what is exported, perhaps with comments between them. */
-const EXPORT_DEFAULT = /^export(\s|\/\*[^]*?\*\/|\/\/.*)*default/;
+const EXPORT_DEFAULT = /^export(\s|\/\*(?:(?!\*\/)[^])*\*\/|\/\/.*[\n\r\u2028\u2029])*default/;
 
 /** Blanks, but the same lines. */
 const blank = (text) => text.replace(/[^\n]/g, ' ');

@@ -230,7 +230,6 @@ class ZMQInteractiveShell(_Base):
         self.run_cell(_NO_CELL, silent=True)
         self.compile.forget_last()
         self.last_execution_succeeded, self.last_execution_result, self.compile.flags = kept
-        self.history_manager.pad(0)
 
     def _transformers(self):
         manager = self.input_transformer_manager

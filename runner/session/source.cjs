@@ -126,7 +126,7 @@ function isObject(code) {
 }
 
 /** What is between two parts of an expression, if they are not in one line. */
-const BREAK = /^([^\S\n]|\/\*.*?\*\/)*(\/\/.*)?\n/;
+const BREAK = /^([^\S\n]|\/\*(?:(?!\*\/).)*\*\/)*(\/\/.*)?\n/;
 
 /** The object with which an expression begins. */
 function leftmost(expression) {

@@ -368,23 +368,36 @@ impl Parked {
         }
         let sent =
             self.channel.write_all(&message).and_then(|()| self.channel.shutdown(Shutdown::Write));
-        sent.is_ok() && self.answers()
+        sent.is_ok() && self.answers().unwrap_or(false)
     }
 
     /// Has the interpreter run a kernel instead of a program. Returns whether it does.
-    fn becomes_kernel(&mut self, program: &str, packages: Option<&Packages>) -> bool {
+    ///
+    /// # Errors
+    ///
+    /// When it does not answer in time.
+    fn becomes_kernel(&mut self, program: &str, packages: Option<&Packages>) -> io::Result<bool> {
         self.process.stdin.close();
         let mut message = packages_message(packages);
         message.extend_from_slice(format!("session\0{program}\0").as_bytes());
-        self.channel.write_all(&message).is_ok() && self.answers()
+        if self.channel.write_all(&message).is_err() {
+            return Ok(false);
+        }
+        self.answers()
     }
 
-    /// Whether it answers that it goes on.
-    fn answers(&mut self) -> bool {
+    /// Whether it answers that it goes on. One that can't ends.
+    ///
+    /// # Errors
+    ///
+    /// When it does not answer in time.
+    fn answers(&mut self) -> io::Result<bool> {
         let mut answer = [0; 1];
-        self.channel.set_read_timeout(Some(GO_TIMEOUT)).is_ok()
-            && self.channel.read_exact(&mut answer).is_ok()
-            && answer == [GO_ANSWER]
+        self.channel.set_read_timeout(Some(GO_TIMEOUT))?;
+        match self.channel.read_exact(&mut answer) {
+            Err(error) if would_block(&error) => Err(io::ErrorKind::TimedOut.into()),
+            read => Ok(read.is_ok() && answer == [GO_ANSWER]),
+        }
     }
 
     /// Kills the interpreter and waits until it is gone.

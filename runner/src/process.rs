@@ -28,6 +28,11 @@ impl OomScore {
         Self(File::options().write(true).open("/proc/self/oom_score_adj").ok())
     }
 
+    #[cfg(test)]
+    pub(crate) fn of_tests() -> Self {
+        Self(None)
+    }
+
     /// Has a child inherit the score of programs.
     pub(crate) fn of_program<T>(&self, spawn: impl FnOnce() -> T) -> T {
         self.set(OOM_SCORE);

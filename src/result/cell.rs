@@ -71,7 +71,8 @@ pub(crate) fn state_after(cells: u32, files: Option<&UndoneFiles>) -> String {
     }
     if files.has_unknown {
         text.push_str(
-            "; others may not be, because there are too many files to list, they changed meanwhile, or a folder can't be read",
+            "; others may not be, because there are too many files to list, they changed meanwhile, or a folder can't be read or is \
+             nested too deep",
         );
     }
     text

@@ -74,7 +74,6 @@ class Cell:
     why_not: str
     how: str = ""
     code: int = 0
-    error: str = ""
     out: str = ""
     err: str = ""
     # The value of the last expression, and what was shown, each as a dictionary of its forms.
@@ -87,10 +86,15 @@ class Cell:
     def text(self):
         return self.value["text/plain"].decode() if self.value else None
 
+    @property
+    def error(self):
+        """The last line of the exception that has ended it, as it was printed."""
+        return self.err.rstrip("\n").rpartition("\n")[2] if self.how in ("failed", "interrupted") else ""
+
 
 def ended(cell):
     """The cell, if it came to its end."""
-    assert (cell.how, cell.code, cell.error) == ("ended", 0, ""), cell.err
+    assert (cell.how, cell.code) == ("ended", 0), cell.err
     return cell
 
 
@@ -265,8 +269,7 @@ class Runner:
                         cell.shown.append(forms)
                     continue
                 assert kind == b"e", (kind, payload)
-                cell.how, (cell.code,) = HOW[payload[0]], struct.unpack(">i", payload[1:5])
-                cell.error = payload[5:].decode()
+                cell.how, (cell.code,) = HOW[payload[0]], struct.unpack(">i", payload[1:])
                 break
         finally:
             while texts and read(0):

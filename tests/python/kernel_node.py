@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import re
 import signal
 import socket
 import struct
@@ -18,6 +19,8 @@ WITHIN_S = 20
 # Of the descriptor by which a kernel gets its channel.
 LEAST_NUMBER = 60
 ENDED, FAILED, INTERRUPTED, EXITED = range(4)
+# Lines of its source, before an error.
+SOURCE = re.compile(r"\A<cell \d+>:\d+\n((.*\n){1,3}[\t ]*\^+\n\n)?")
 # The flag of a cell that comes with variables.
 VARIABLES = 8
 
@@ -28,7 +31,6 @@ class Cell:
 
     kind: int
     code: int
-    reason: str
     shown: list
     stdout: str
     stderr: str
@@ -38,6 +40,13 @@ class Cell:
         """The last expression's, as a text."""
         values = [forms["text/plain"].decode() for flag, forms in self.shown if flag == 1]
         return values[-1] if values else None
+
+    @property
+    def reason(self):
+        """The first line of the error that has ended it, as it was printed, without the line of its source."""
+        if self.kind != FAILED:
+            return ""
+        return SOURCE.sub("", self.stderr).partition("\n")[0]
 
 
 class Kernel:
@@ -118,10 +127,10 @@ class Kernel:
                 break
             assert kind == b"d"
             shown.append((payload[0], forms(payload[1:])))
-        code = struct.unpack(">i", payload[1:5])[0]
+        code = struct.unpack(">i", payload[1:])[0]
         # What was printed has to be there by now.
         stdout, stderr = map(self.printed, self.pipes)
-        return Cell(payload[0], code, payload[5:].decode(), shown, stdout, stderr)
+        return Cell(payload[0], code, shown, stdout, stderr)
 
     def printed(self, pipe):
         data = b""
@@ -142,7 +151,7 @@ class Kernel:
     def good(self, code, flags=0):
         """Runs a cell that ends without an error, and returns what it shows at its end."""
         cell = self.run(code, flags)
-        assert (cell.kind, cell.code, cell.reason, cell.stderr) == (ENDED, 0, "", ""), cell
+        assert (cell.kind, cell.code, cell.stderr) == (ENDED, 0, ""), cell
         return cell.value
 
     def complete(self, text):
@@ -179,7 +188,7 @@ class Kernel:
         self.interrupt()
         cell = self.result()
         assert time.monotonic() - started < 2
-        assert (cell.kind, cell.code, cell.reason) == (INTERRUPTED, 130, "interrupted"), cell
+        assert (cell.kind, cell.code) == (INTERRUPTED, 130), cell
         assert "Interrupted\n" in cell.stderr
         return cell
 

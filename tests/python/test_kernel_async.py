@@ -324,6 +324,19 @@ def test_a_task_that_keeps_the_next_cell_from_beginning_is_interrupted(runner, t
             os.close(end)
 
 
+def test_a_task_that_keeps_the_kernel_from_a_checkpoint_is_interrupted(runner, tmp_path):
+    code = "import asyncio, threading, time\nasync def busy():\n    await asyncio.sleep(0.01)\n    open('busy', 'w').close()\n    time.sleep(60)\n"
+    ended(runner.run(code + "thread = threading.Thread(target=time.sleep, args=[60], daemon=True)\nthread.start()\nt = asyncio.create_task(busy())"))
+    wait_for(tmp_path / "busy")
+    pid = runner.pids[-1]
+    threading.Timer(0.1, lambda: os.kill(pid, 2)).start()
+    assert runner.prepare() == "threads"
+    assert "in busy" in background(runner, "A task that kept the next cell from beginning was interrupted.\n", stream=1)
+    # One that comes too late means nothing.
+    runner.interrupt()
+    assert ended(runner.run("t.done(), await asyncio.sleep(0.01, 5)")).text == "(True, 5)"
+
+
 # Interrupts.
 
 INTERRUPTED = {
@@ -427,6 +440,16 @@ def test_after_an_undo_the_loop_is_as_before(runner):
     assert ended(runner.run("found, len(asyncio.all_tasks()), future.done(), await asyncio.sleep(0)", checkpoint=True)).text == "([], 2, False, None)"
     ended(runner.run("os.kill(os.getpid(), signal.SIGUSR1)\nfuture.set_result(5)", checkpoint=True))
     assert ended(runner.run("await waits, found", checkpoint=True)).text == "(5, [1])"
+
+
+def test_an_interrupt_that_came_for_a_checkpoint_does_not_keep_its_loop_from_serving_again(runner):
+    ended(runner.run(SERVER, checkpoint=True))
+    ended(runner.run("server.close()\nawait server.wait_closed()", checkpoint=True))
+    # The runner sends one to a kernel that takes long to fork.
+    os.kill(runner.pids[-2], 2)
+    runner.undo()
+    ended(runner.run("reader, writer = await asyncio.open_connection('127.0.0.1', port)"))
+    assert ended(runner.run("writer.write(b'it\\n')\nawait reader.readline()")).text == "b'got it\\n'"
 
 
 def test_a_cell_that_hangs_between_cells_is_undone_with_its_tasks(runner):

@@ -10,7 +10,7 @@ import time
 
 import processes
 import pytest
-from kernel_node import ENDED, EXITED, FAILED, WITHIN_S, forms, kernel, running  # noqa: F401
+from kernel_node import ENDED, EXITED, FAILED, INTERRUPTED, WITHIN_S, forms, kernel, running  # noqa: F401
 from server import ROOT
 
 pytestmark = pytest.mark.any_engine
@@ -326,9 +326,76 @@ def test_what_is_shown_has_limits(kernel):
     )
     ((_, forms),) = cell.shown
     assert {name: len(content) for name, content in forms.items()} == {"text/markdown": 4 << 20, "text/plain": 64 << 10}
-    cell = kernel.run("throw new Error('é'.repeat(5000) + '\\nsecond')")
-    assert 1000 < len(cell.reason.encode()) <= 1024
-    assert kernel.run("throw new Error('first\\nsecond')").reason == "Error: first"
+    # One form too many costs only itself, and never the text.
+    bundle = "'image/svg+xml': 'a'.repeat(4 << 20), 'text/latex': 'b'.repeat(4 << 20), 'text/html': 'c'.repeat(1 << 19), 'text/plain': 'text'"
+    cell = kernel.run(f"display({{ [Symbol.for('Jupyter.display')]: () => ({{ {bundle} }}) }})")
+    ((_, forms),) = cell.shown
+    assert {name: len(content) for name, content in forms.items()} == {"image/svg+xml": 4 << 20, "text/html": 1 << 19, "text/plain": 4}
+
+
+BIG = "const big = { [Symbol.for('Jupyter.display')]: () => ({ 'text/html': 'x'.repeat(500000) }) };"
+MEMORY = "process.memoryUsage().arrayBuffers"
+
+
+def test_what_a_cell_shows_without_a_pause_takes_no_memory(kernel):
+    cell = kernel.run(f"{BIG}\nfor (let n = 0; n < 400; n++) display(big)\n{MEMORY}")
+    assert (cell.kind, len(cell.shown)) == (ENDED, 401), cell.stderr
+    assert int(cell.value) < 50_000_000
+    # The runner reads nothing between cells, and takes less than is kept for it.
+    kernel.good("let shown = 0\nconst timer = setInterval(() => { display(big); shown += 1 }, 1).unref(); 0")
+    time.sleep(1)
+    kernel.announce(f"clearInterval(timer); [shown > 20, {MEMORY} < 50_000_000]")
+    size = 0
+    while (message := kernel.message())[0] == b"d":
+        size += len(message[1])
+    assert message == (b"s", b"\x08") and 1 << 20 < size < 5 << 20, size
+    kernel.go()
+    while (message := kernel.message())[0] == b"d":
+        found = forms(message[1][1:])
+    assert message == (b"e", bytes(5)) and found == {"text/plain": b"[ true, true ]"}
+    assert "things that were shown between the cells are missing" in kernel.printed(kernel.pipes[1])
+
+
+def test_code_that_shows_without_a_pause_can_be_interrupted(kernel):
+    kernel.send(f"{BIG}\nconsole.log('go')\nfor (;;) display(big)")
+    kernel.message()
+    kernel.wait_for("go\n")
+    # It waits for a reader.
+    time.sleep(0.2)
+    kernel.interrupt()
+    while (message := kernel.message())[0] == b"d":
+        pass
+    assert message == (b"e", struct.pack(">Bi", INTERRUPTED, 130))
+    assert kernel.printed(kernel.pipes[1]) == "Interrupted\n"
+    # Between cells nothing waits for a reader.
+    kernel.good("setTimeout(() => { for (let n = 0; n < 5; n++) display(big); console.log('shown') }, 50).unref(); 0")
+    kernel.wait_for("shown\n")
+
+
+def test_an_import_that_can_not_be_read_again_fails_no_other_cell(kernel, tmp_path):
+    (tmp_path / "then.mjs").write_text(
+        "let isBad = false; const it = { bad() { isBad = true }, get x() { if (isBad) throw new Error('no'); return 1 } };"
+        " export const then = (resolve) => resolve(it); delete it.then"
+    )
+    (tmp_path / "count.mjs").write_text("export let n = 0; export function up() { return (n += 1) }")
+    kernel.good("let x; function f() {}")
+    kernel.good("import { x, bad } from './then.mjs'; import { n as f, up } from './count.mjs'; bad(); x")
+    assert kernel.good("2 + 2") == "4"
+    kernel.good("up(); Object.freeze(globalThis); 0")
+    assert kernel.good("[x, f]") == "[ 1, 0 ]"
+    # What the program makes impossible for a declaration is the error of its cell.
+    cell = kernel.run("let up = 5")
+    assert (cell.kind, cell.reason.split(":")[0]) == (FAILED, "TypeError"), cell.stderr
+    assert kernel.good("'after'") == "'after'"
+
+
+@pytest.mark.parametrize("comment", ["/**/", "//\n", "/*//*/", "/***/ "])
+def test_many_comments_take_no_time(kernel, comment):
+    began = time.monotonic()
+    kernel.good(f"export {comment * 5000}default 5")
+    assert kernel.good(f"({{ a: 1 }}{comment.replace(chr(10), '')}\n).a") == "1"
+    assert kernel.good(f"{{ a: 1 }}{comment.replace('//' + chr(10), ' ') * 5000}.a") == "1"
+    assert time.monotonic() - began < 5
 
 
 def test_standard_input_is_at_its_end(kernel):

@@ -45,6 +45,21 @@ async def test_tasks_print_between_cells_and_after_an_undo(tools):
         assert (await session.command("sleep 2"))["background_output"] == "late\n"
 
 
+async def test_only_a_cell_interrupts_a_busy_task_of_a_session_without_a_checkpoint(tools):
+    async with opened(tools) as session:
+        await session.cell("import threading, time\nthread = threading.Thread(target=time.sleep, args=[300], daemon=True)\nthread.start()")
+        await session.cell(BUSY.format("time.sleep(60)"))
+        await session.command(IS_BUSY)
+        began = time.monotonic()
+        for _ in range(2):
+            assert (await session.command("echo it"))["stdout"] == "it\n"
+        # Nothing waits for the task before a cell comes.
+        assert time.monotonic() - began < 5
+        data = await session.cell("x, thread.is_alive(), t.done()")
+        assert data["result"] == "(2, True, True)" and not data.get("undone"), data
+        assert "A task that kept the next cell from beginning was interrupted." in data["background_output"], data
+
+
 async def test_a_task_that_keeps_the_next_cell_from_beginning_is_interrupted_or_undone(tools):
     async with opened(tools) as session:
         await session.cell("x = 1")

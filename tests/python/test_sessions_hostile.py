@@ -171,7 +171,8 @@ END = message("e", b"\0" + bytes(4))
 FORGED = {
     "its end": END,
     "many ends": END * 100,
-    "its end with a code": message("e", b"\1" + b"\x7f\xff\xff\xff" + b"x" * 2000),
+    "its end with a code": message("e", b"\1" + b"\x7f\xff\xff\xff"),
+    "its end with words": message("e", b"\1" + b"\x7f\xff\xff\xff" + b"x" * 2000),
     "an end that is none": message("e", b"\x63" + bytes(4)),
     "a short end": message("e", b"\0"),
     "what it shows": message("d", SHOWN) * 10,

@@ -14,7 +14,7 @@
 //!                           ◀──  P: does that cell follow at once?  make its checkpoint now; with one descriptor
 //!   p: checkpoint or why not ─▶           from the process that will run the cell
 //!   d: forms of a thing     ──▶           what the cell shows; between cells, what threads and timers of earlier ones do
-//!   e: how it ended         ──▶           everything that it printed is in its pipes
+//!   e: how, exit code       ──▶           the end of the cell: everything that it printed is in its pipes
 //!                           ◀──  Q: text  which names may the word at its end become?
 //!   q: where, names         ──▶           between cells
 //!                           ◀──  R        the process that ran the cell is gone: this is the session again
@@ -284,9 +284,8 @@ fn said(kind: u8, payload: &[u8]) -> Option<Said> {
             Said::Shown { is_result: *is_result == 1, forms }
         }
         b'e' => {
-            let (end, rest) = payload.split_first()?;
-            let (code, _) = rest.split_first_chunk::<4>()?;
-            Said::Ended { end: *end, code: i32::from_be_bytes(*code) }
+            let &[end, ref code @ ..] = payload else { return None };
+            Said::Ended { end, code: i32::from_be_bytes(code.try_into().ok()?) }
         }
         b'q' => Said::Completed(completed(payload).unwrap_or_default()),
         _ => return None,
@@ -329,7 +328,7 @@ mod tests {
             message(b'r', b"3.13"),
             message(b's', &[1]),
             message(b'd', &shown),
-            message(b'e', &[1, 0, 0, 0, 1, b'x']),
+            message(b'e', &[1, 0, 0, 0, 1]),
         ]
         .concat();
         // Those that are read together are not all taken together.
@@ -433,9 +432,10 @@ mod tests {
         for (kind, wrong) in [
             (b'd', &b"\x01\x00\xff"[..]),
             (b'd', b"\x01\x00\x01x\xff\xff\xff\xff"),
-            // Words instead of a code, and an unknown code.
+            // Words instead of a code or behind it, and an unknown code.
             (b's', b"\x01threads"),
             (b'p', b"\x63"),
+            (b'e', b"\x01\0\0\0\x01ValueError"),
         ] {
             theirs.write_all(&message(kind, wrong)).unwrap();
             assert!(channel.next().is_err());

@@ -59,6 +59,8 @@ pub(super) struct Kernels {
     most: usize,
     /// Whether the newest checkpoint is that of the next cell.
     is_prepared: bool,
+    /// Whether no checkpoint of the next cell could be made.
+    is_refused: bool,
     /// Whether the process that is the session did not do what it was asked. It is not asked again.
     is_deaf: bool,
     /// Whether the kernel still loads what cells need. Its first checkpoint is made when it says that it has, because other calls must not
@@ -160,6 +162,7 @@ impl Kernels {
             checkpoints: Vec::new(),
             most,
             is_prepared: false,
+            is_refused: false,
             is_deaf: false,
             is_loading: interpreter == Interpreter::Python,
             early: Early::default(),
@@ -236,6 +239,7 @@ impl Kernels {
         pipes: [Option<File>; 2],
     ) -> Begun {
         let was_prepared = std::mem::take(&mut self.is_prepared);
+        self.is_refused = false;
         let no_checkpoint = match answered {
             Answered::InChild(child) => {
                 self.checkpoints.push(std::mem::replace(&mut self.current, child));
@@ -324,7 +328,7 @@ impl Kernels {
                     if used > BUSY {
                         return Err(error);
                     }
-                    self.nudge(expects);
+                    self.nudge();
                 }
                 waited => waited?,
             }
@@ -332,20 +336,21 @@ impl Kernels {
     }
 
     /// Ends what may keep a kernel from what it was asked to do: an earlier cell can have stopped its process, or have left a loop
-    /// in Node.js. A kernel of Python looks whether a task of an earlier cell keeps a cell from beginning, and ends only that task.
-    fn nudge(&self, expects: Expected) {
+    /// in Node.js. A kernel of Python looks whether a task of an earlier cell keeps it from a message, and ends only that task.
+    fn nudge(&self) {
         self.current.signal(Signal::CONT);
-        if self.interpreter == Interpreter::Node || expects == Expected::Started {
-            self.current.signal(Signal::INT);
-        }
+        self.current.signal(Signal::INT);
     }
 
     /// Makes the checkpoint of the next cell, if that can be done, and gives up one that is too many. Both take longer than a short
-    /// cell, so they are done when the last one has been answered.
+    /// cell, so they are done when the last one has been answered. Of a kernel that could make none since then, nothing is asked: a task
+    /// that is busy by now would be interrupted, and no cell has come for which it has to be.
     pub(super) fn prepare(&mut self, follows: Follows) {
         if self.most == 0
             || self.is_loading
             || self.is_prepared
+            || self.is_refused
+            || self.is_deaf
             || self.interpreter != Interpreter::Python
         {
             return;
@@ -355,7 +360,8 @@ impl Kernels {
                 self.checkpoints.push(std::mem::replace(&mut self.current, child));
                 self.is_prepared = true;
             }
-            Ok(Answered::Alone(_)) => {}
+            // The next cell tries again.
+            Ok(Answered::Alone(_)) => self.is_refused = true,
             // The next cell reports it.
             Err(_) => self.is_deaf = true,
         }
@@ -449,7 +455,7 @@ impl Kernels {
         self.resumed_pipes = [Some(stdout), Some(stderr)];
         // The process that has shown them is gone.
         self.early = Early::default();
-        self.is_deaf = false;
+        (self.is_refused, self.is_deaf) = (false, false);
         self.prepare(follows);
         !self.is_deaf
     }

@@ -172,8 +172,10 @@ impl Session<'_> {
         let mut spares = Vec::new();
         if let Some(kernel) = kernel {
             let started = preloads.into_kernel(&kernel, &self.workdir, self.oom_score, forks);
+            let mut is_forked = false;
             let kernels = started.and_then(|(started, others)| {
                 spares = others;
+                is_forked = started.is_forked;
                 opened.preloaded = started.preloaded;
                 opened.not_ready.clone_from(&started.not_ready);
                 Kernels::new(kernel.interpreter, started, self.checkpoints)
@@ -184,7 +186,6 @@ impl Session<'_> {
             })?;
             self.background.add(pipes);
             // A fork of a template has all that cells need.
-            let is_forked = kernel.wanted == Wanted::Forked && opened.not_ready.is_none();
             if is_forked {
                 kernels.has_loaded();
             }
@@ -205,10 +206,18 @@ impl Session<'_> {
             let is_alive = match kind {
                 Kind::Cell => self.cell(&wire::parse_message(kind, &payload)?)?,
                 Kind::Rewind => self.rewind(wire::parse_message(kind, &payload)?)?,
-                Kind::List => self.list()?,
-                Kind::Read => self.read(&wire::parse_message(kind, &payload)?)?,
                 Kind::OpenContext => self.open_context(wire::parse_message(kind, &payload)?)?,
                 Kind::CloseContext => self.close_context(wire::parse_message(kind, &payload)?)?,
+                Kind::List => {
+                    self.list()?;
+                    self.say_that_it_rests()?;
+                    continue;
+                }
+                Kind::Read => {
+                    self.read(&wire::parse_message(kind, &payload)?)?;
+                    self.say_that_it_rests()?;
+                    continue;
+                }
                 // The cell that it was meant for has just ended.
                 Kind::Interrupt | Kind::Cancel => continue,
                 Kind::Agent | Kind::EndAgent => {
@@ -247,8 +256,12 @@ impl Session<'_> {
             kernels.prepare(Follows::Pause);
         }
         self.versions.rest(self.room());
+        self.say_that_it_rests()
+    }
+
+    /// Says that all is prepared for the next cell, unless the kernel still loads: it is when that is done.
+    fn say_that_it_rests(&mut self) -> io::Result<()> {
         if self.kernels.as_ref().is_some_and(Kernels::is_loading) {
-            // It is done when that is.
             return Ok(());
         }
         self.to_server.send_empty(Kind::Resting)
@@ -340,22 +353,25 @@ impl Session<'_> {
         Ok(is_alive)
     }
 
-    /// Asks the kernel for names. It is prepared for the next cell after that.
+    /// Asks the kernel for names. That changes no file. If the kernel says meanwhile that it has loaded what cells need, its first
+    /// checkpoint is made.
     fn complete(&mut self, Complete { text }: &Complete) -> io::Result<()> {
         self.switch_to(0);
         let completed = self.kernels.as_mut().map(|kernels| kernels.complete(text));
         self.to_server.send(Kind::Completed, &completed.unwrap_or_default())?;
-        self.rest()
+        if let Some(kernels) = &mut self.kernels {
+            kernels.prepare(Follows::Pause);
+        }
+        self.say_that_it_rests()
     }
 
-    fn list(&mut self) -> io::Result<bool> {
+    fn list(&mut self) -> io::Result<()> {
         let wanted = WantedFiles::default();
         let complete = changes::send(&self.workdir, &mut Nothing, &wanted, self.to_server)?;
-        self.to_server.send(Kind::Listed, &Listed { more: !complete })?;
-        Ok(true)
+        self.to_server.send(Kind::Listed, &Listed { more: !complete })
     }
 
-    fn read(&mut self, Read { path, offset, length }: &Read) -> io::Result<bool> {
+    fn read(&mut self, Read { path, offset, length }: &Read) -> io::Result<()> {
         let opened = changes::open(&self.workdir, path).and_then(|mut file| {
             let size = file.metadata()?.len();
             file.seek(SeekFrom::Start(*offset))?;
@@ -376,8 +392,7 @@ impl Session<'_> {
             }
             Err(error) => ReadEnded { size: None, error: Some(unreadable(&error)) },
         };
-        self.to_server.send(Kind::ReadEnded, &ended)?;
-        Ok(true)
+        self.to_server.send(Kind::ReadEnded, &ended)
     }
 }
 

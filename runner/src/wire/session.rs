@@ -112,7 +112,7 @@ pub struct Opened {
     pub version: Option<String>,
     /// Whether the kernel is an interpreter that waited, or was forked.
     pub preloaded: bool,
-    /// Why the interpreter that was forked for it is not the kernel.
+    /// Why the interpreter that was forked for it is not the kernel, unless it has declined: it may serve other sessions.
     #[serde(default)]
     pub not_ready: Option<String>,
     /// Memory of the sandbox now, in bytes, where the kernel tells.
@@ -292,7 +292,7 @@ pub struct UndoneFiles {
     pub left: Vec<String>,
     /// Number of the others.
     pub more: u32,
-    /// Whether the workspace has more files than can be known.
+    /// Whether there may be files of which it is not known how they were.
     pub has_unknown: bool,
 }
 
@@ -301,7 +301,7 @@ const MAX_LEFT: usize = 5;
 const MAX_LEFT_NAME: usize = 200;
 
 impl UndoneFiles {
-    /// Of all files but these. `is_complete`: whether all files are known.
+    /// Of all files but these. `is_complete`: whether it is known of all files how they were.
     pub fn new(left: impl Iterator<Item = String>, is_complete: bool) -> Self {
         let mut files = Self { has_unknown: !is_complete, ..Self::default() };
         for name in left {

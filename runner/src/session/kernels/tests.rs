@@ -68,6 +68,7 @@ fn kernels(checkpoints: Vec<KernelProcess>, current: KernelProcess, is_prepared:
         checkpoints,
         most: 8,
         is_prepared,
+        is_refused: false,
         is_deaf: false,
         is_loading: false,
         early: Early::default(),
@@ -190,6 +191,38 @@ fn the_first_checkpoint_is_made_when_the_kernel_has_loaded_what_cells_need() {
     assert!(!kernels.ends_loading() && kernels.loading_fd().is_none());
     kernels.prepare(Follows::Pause);
     assert_eq!(behind.asked(), (b'P', vec![0]), "nothing was asked before");
+}
+
+#[test]
+fn a_kernel_that_could_make_no_checkpoint_is_asked_again_by_the_next_cell() {
+    let (current, mut behind) = process(1, RESUMED);
+    let mut kernels = kernels(vec![], current, false);
+    kernels.prepare(Follows::Pause);
+    assert_eq!(behind.asked(), (b'P', vec![0]));
+    // It would not answer.
+    kernels.prepare(Follows::Pause);
+    assert!(!kernels.is_deaf);
+    let (env, source) = (&BTreeMap::new(), b"x");
+    let code =
+        Code { number: 2, typescript: false, columns: None, env, for_program: false, source };
+    behind.channel.write_all(&[STARTED, RESUMED].concat()).unwrap();
+    assert_eq!(kernels.begin(&code).unwrap().no_checkpoint, Some(NoCheckpoint::Threads));
+    assert_eq!(behind.asked(), (b'C', vec![0, 0, 0, 2, 1, b'x']));
+    kernels.prepare(Follows::Pause);
+    assert_eq!(behind.asked(), (b'P', vec![0]));
+}
+
+#[test]
+fn a_kernel_that_does_not_do_what_it_was_asked_is_not_asked_again() {
+    let (current, mut behind) = process(1, DEAF);
+    let mut kernels = kernels(vec![], current, false);
+    for _ in 0..2 {
+        kernels.prepare(Follows::Pause);
+        assert!(kernels.is_deaf);
+    }
+    assert_eq!(behind.asked(), (b'P', vec![0]));
+    drop(kernels);
+    assert!(behind.channel.read_exact(&mut [0]).is_err(), "it was asked once");
 }
 
 #[test]
