@@ -413,7 +413,9 @@ async fn say_not_run(
     let why = match after {
         _ if console.is_run_interrupted() => "was interrupted, and the cells after it were not run",
         After::Over(_) => "has ended the session, so the cells after it were not run",
-        After::Exited(_) => "asked to exit, so the cells after it were not run; --keep-going runs them",
+        After::Exited(_) => {
+            "asked to exit, so the cells after it were not run; --keep-going runs them"
+        }
         After::Fine | After::Failed(_) => {
             "failed, and the cells after it were not run; --keep-going runs them"
         }
