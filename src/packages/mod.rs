@@ -20,6 +20,7 @@ mod making;
 mod refusal;
 mod room;
 mod satisfies;
+mod share;
 mod shared;
 pub(crate) mod store;
 pub(crate) mod target;
