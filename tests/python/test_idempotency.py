@@ -201,7 +201,8 @@ def test_e2b_creates_one_sandbox_and_runs_a_cell_and_a_process_once(place):
     body = json.dumps({"code": "open('cells', 'a').write('x')"})
     key = a_key()
     status, _, headers = sandbox.request("POST", "/execute", body, Idempotency_Key=key)
-    assert (status, headers["isolator-outcome"]) == (200, "ran")
+    # On a busy machine, the answer begins before the cell has ended.
+    assert status == 200 and headers["isolator-outcome"] in ("ran", "unknown")
     status, body, headers = sandbox.request("POST", "/execute", body, Idempotency_Key=key)
     assert (status, headers["isolator-outcome"]) == (409, "ran") and b"not kept" in body
     # A stream of Connect has its error in its last message.

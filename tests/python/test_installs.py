@@ -83,6 +83,7 @@ async def test_a_cell_is_told_if_its_interpreter_can_not_get_the_packages(tools)
         assert (await session.cell("import gamma; 5"))["result"] == "5"
 
 
+@pytest.mark.any_engine
 async def test_each_refusal_says_what_can_be_done(demand, tools):
     program = "import subprocess, sys; sys.exit(subprocess.run(['pip', 'install', *sys.argv[1:]]).returncode)"
     for args, *said in [
@@ -145,6 +146,7 @@ async def test_npm_installs_what_the_program_then_requires(demand, tools):
         assert cell["result"] == "'2.0.0part'", cell
 
 
+@pytest.mark.any_engine
 async def test_processes_of_the_newest_e2b_sdk_install_packages(tmp_path):
     with Index(packages()) as index:
         address = {"python": index.python(), "javascript": index.javascript()}

@@ -179,6 +179,7 @@ time.sleep(3)
 """
 
 
+@pytest.mark.any_engine
 async def test_hostile_command_lines_are_refused_in_words(tmp_path):
     with Index(packages()) as index:
         config = on_demand(tmp_path, index, limits={"maxOutputKB": 1024})
@@ -190,6 +191,7 @@ async def test_hostile_command_lines_are_refused_in_words(tmp_path):
             assert not any("shadow" in asked for asked in index.asked)
 
 
+@pytest.mark.any_engine
 async def test_a_flood_by_children_leaves_the_sandbox_and_the_server_at_work(tmp_path):
     with Index(packages()) as index:
         async with serving(tmp_path, on_demand(tmp_path, index)) as server:

@@ -198,6 +198,7 @@ for name in os.listdir('/proc/self/fd'):
 """
 
 
+@pytest.mark.any_engine
 async def test_forged_messages_are_about_their_own_cell_only(place):
     async def check(case):
         what, rest = case
