@@ -21,7 +21,7 @@ DRAW = (FOLDER / "draw.py").read_text()
 
 TEMPLATES = 2 if os.environ.get("ISOLATOR_TEST_ALL") else 1
 # Enough to find what all have in common; `make test-all` takes more.
-FORKS = 50 if os.environ.get("ISOLATOR_TEST_ALL") else 5
+FORKS = 50 if os.environ.get("ISOLATOR_TEST_ALL") else 8
 PLAIN_STARTS = 3
 AT_ONCE = 2
 # Before a template is there, a program gets another interpreter.
