@@ -163,19 +163,19 @@ async def test_the_session_that_was_unused_longest_makes_room(tmp_path):
 
 @pytest.mark.any_engine
 async def test_memory_of_all_sessions_has_a_bound(tmp_path):
-    async with serving(tmp_path, configuration(tmp_path, pool=POOL, sessions={"memoryMB": 270})) as (_, tools):
+    async with serving(tmp_path, configuration(tmp_path, pool=POOL, sessions={"memoryMB": 185})) as (_, tools):
         first, second, third = [await open_session(tools) for _ in range(3)]
         # Two of them have room, with three kernels, and three have none.
-        heap = "heap = bytearray(b'x') * (100 << 20)"
+        heap = "heap = bytearray(b'x') * (60 << 20)"
         await second.cell(heap)
         await first.cell(heap)
         await third.cell(heap)
-        await tools.is_gone(second.id, "took more than 270 MiB together", "was unused longest")
+        await tools.is_gone(second.id, "took more than 185 MiB together", "was unused longest")
         assert set(await tools.listed()) == {first.id, third.id}
         # A session that takes more than all may is ended, too, once it is not in use.
-        await third.cell("more = bytearray(b'x') * (180 << 20)")
+        await third.cell("more = bytearray(b'x') * (130 << 20)")
         await open_session(tools)
-        await tools.is_gone(third.id, "took more than 270 MiB together")
+        await tools.is_gone(third.id, "took more than 185 MiB together")
 
 
 async def refused_or_gone(place, session):

@@ -338,8 +338,9 @@ impl Kernels {
     /// Ends what may keep a kernel from what it was asked to do: an earlier cell can have stopped its process, or have left a loop
     /// in Node.js. A kernel of Python looks whether a task of an earlier cell keeps it from a message, and ends only that task.
     fn nudge(&self) {
-        self.current.signal(Signal::CONT);
+        // One that goes on could begin its cell before the interruption comes, which would end that.
         self.current.signal(Signal::INT);
+        self.current.signal(Signal::CONT);
     }
 
     /// Makes the checkpoint of the next cell, if that can be done, and gives up one that is too many. Both take longer than a short
