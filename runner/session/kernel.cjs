@@ -126,23 +126,24 @@ function send(kind, ...parts) {
  * channel when a cell begins.
  */
 function sendShown(flag, them) {
-  const parts = printing.parts(them);
+  const parts = [bufferFrom([flag]), ...printing.parts(them)];
   if (cell === null) {
-    const { length: size } = concat(parts);
+    let size = 0;
+    for (let i = 0; i < parts.length; i += 1) size += parts[i].length;
     if (size + heldBytes + channel.writeQueueSize > MOST_WAITING) {
       leftOut += 1;
       return;
     }
     if (coming !== null) {
-      held.push([bufferFrom([flag]), ...parts]);
+      held.push(parts);
       heldBytes += size;
       return;
     }
   }
-  sendNow(bufferFrom([flag]), ...parts);
+  sendNow(parts);
 }
 
-function sendNow(...parts) {
+function sendNow(parts) {
   const waits = cell !== null && channel.writeQueueSize === 0;
   if (waits) channel.setBlocking(true);
   send('d', ...parts);
@@ -151,7 +152,7 @@ function sendNow(...parts) {
 
 /** Sends what was shown since the cell was announced that has just begun. */
 function sendHeld() {
-  for (let i = 0; i < held.length; i += 1) sendNow(...held[i]);
+  for (let i = 0; i < held.length; i += 1) sendNow(held[i]);
   if (leftOut > 0) complain(`${leftOut} things that were shown between the cells are missing: they were too many or too large\n`);
   held = [];
   heldBytes = 0;
