@@ -92,14 +92,14 @@ unit: engines # Run the Rust tests: all of them on the embedded engine, and on D
 	@status=0; $(TIMED) "Rust: on the embedded engine" scripts/suite rust embedded || status=$$?; \
 		$(TIMED) "Rust: on Docker" scripts/suite rust docker -E '$(ON_DOCKER)' || status=$$?; exit $$status
 	$(TIMED) "Rust: examples of the documentation" $(CARGO) test --release --workspace --locked --doc
-	@scripts/slowest
+	@scripts/slowest rust
 
 fuzz: toolchain ## Fuzz the code that parses input from strangers, FUZZ_SECONDS (10) for each target
 	$(TIMED) "fuzz" scripts/fuzz
 
 pytest: engines # Run the official clients and the conformance suite against the release binary, on each engine
 	@status=0; for engine in docker embedded; do \
-		$(TIMED) "pytest: on $$engine" scripts/suite python $$engine || status=$$?; done; exit $$status
+		$(TIMED) "pytest: on $$engine" scripts/suite python $$engine || status=$$?; done; scripts/slowest python; exit $$status
 
 suites: export ISOLATOR_TEST_ENGINE = embedded
 suites: engines ## Run the tests of CPython and Node.js in interpreters that were started ahead and in plain ones, and compare

@@ -1,5 +1,10 @@
 """The coroutine of a cell, as a task that an interrupt reaches where it waits."""
 
+from _signal import ITIMER_REAL, SIG_DFL, SIG_IGN, SIGALRM, getitimer, getsignal, setitimer, signal as set_handler
+
+# How long a task may keep the loop from turning, in seconds, before an interrupt of the cell is raised in the task.
+_PATIENCE = 0.1
+
 
 class Awaited:
     """The coroutine of a cell."""
@@ -57,3 +62,30 @@ def keep(context):
     for variable, value in context.items():
         if variable.get(variable) is not value:
             variable.set(value)
+
+
+class Alarm:
+    """The alarm of the process, for an interrupt that waits until the loop turns."""
+
+    def __init__(self):
+        self._handler = self._call = None
+
+    def is_free(self):
+        """Whether the client does not use it."""
+        return getsignal(SIGALRM) == SIG_DFL and not any(getitimer(ITIMER_REAL))
+
+    def set(self, handler, call):
+        """Has a handler called if the loop does not run `call` soon."""
+        self._handler, self._call = handler, call
+        set_handler(SIGALRM, handler)
+        setitimer(ITIMER_REAL, _PATIENCE)
+
+    def clear(self):
+        """Takes the alarm back. Returns what the loop has not run."""
+        call, self._call = self._call, None
+        if call is not None and getsignal(SIGALRM) is self._handler:
+            setitimer(ITIMER_REAL, 0)
+            # By default, one that came to another thread just now would end the process.
+            set_handler(SIGALRM, SIG_IGN)
+            set_handler(SIGALRM, SIG_DFL)
+        return call

@@ -25,7 +25,7 @@ _MOST_FAILURES = 8
 _LOOKS_AT_THREADS, _BETWEEN_LOOKS, _THREAD_TIMEOUT = 5, 0.001, 0.1
 _channel = load("channel")
 _guarded, _signals = _channel["guarded"], _channel["signals"]
-_Awaited, _keep = map(load("awaited").get, ["Awaited", "keep"])
+_Alarm, _Awaited, _keep = map(load("awaited").get, ["Alarm", "Awaited", "keep"])
 
 
 class Loop:
@@ -62,22 +62,36 @@ class Loop:
             self._put(None)
 
     def run(self, coroutine):
-        """Runs the loop until a coroutine has ended. An interrupt is raised where it waits."""
+        """Runs the loop until a coroutine has ended. An interrupt is raised where it waits, and not in a task that happens to run."""
         if self._make_ready() is None:
             self.fit(library("asyncio"))
             if self._make_ready() is None:
                 coroutine.close()
                 raise RuntimeError("The session can't make an event loop: asyncio does not work anymore")
-        loop, main = self._loop, _Awaited(coroutine)
+        loop, main, alarm, current_task = self._loop, _Awaited(coroutine), _Alarm(), self._asyncio.current_task
         if loop.is_running():
             coroutine.close()
             raise RuntimeError("The event loop of the session is running already")
 
         def interrupt(number, frame):
-            if self._runs_client(frame):
+            runs_client = self._runs_client(frame)
+            if runs_client and (current_task(loop) is main.task or not alarm.is_free()):
                 default_int_handler(number, frame)
-            # Raised here, it would come between two steps of the loop, and one could be lost.
-            loop.call_soon_threadsafe(main.interrupt, KeyboardInterrupt())
+            # Raised here, it would end another task, or come between two steps of the loop, and one could be lost.
+            call = loop.call_soon_threadsafe(deliver)
+            if runs_client:
+                alarm.set(insist, call)
+
+        def deliver():
+            alarm.clear()
+            main.interrupt(KeyboardInterrupt())
+
+        def insist(number, frame):
+            call = alarm.clear()
+            if call is not None and self._runs_client(frame):
+                # It computes, or waits without the loop.
+                call.cancel()
+                default_int_handler(number, frame)
 
         def unraisable(lost):
             if isinstance(lost.exc_value, KeyboardInterrupt):
@@ -116,6 +130,7 @@ class Loop:
             coroutine.close()
             raise
         finally:
+            alarm.clear()
             if takes_interrupts:
                 if getsignal(SIGINT) is interrupt:
                     set_handler(SIGINT, default_int_handler)

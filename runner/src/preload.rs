@@ -47,6 +47,9 @@ const SPARE_LIFETIME: Duration = Duration::from_millis(20);
 /// limit, which shows only when a process is started.
 const MAX_ARGUMENTS: usize = 128 * 1024;
 
+/// How many processes are named that an interpreter has started.
+const MAX_NAMED: usize = 3;
+
 /// The interpreter's answer when it goes on.
 const GO_ANSWER: u8 = b'.';
 
@@ -186,8 +189,8 @@ impl Preloads {
         let waiting = [&self.bare, &self.loaded, &self.replaced].into_iter().flatten();
         let known: Vec<_> = waiting.chain([parked]).map(|it| it.process.pid).collect();
         match strangers(&known) {
-            Ok(0) => Ok(()),
-            Ok(_) => Err("it has started processes".to_owned()),
+            Ok(names) if names.is_empty() => Ok(()),
+            Ok(names) => Err(format!("it has started processes: {}", names.join(", "))),
             Err(error) => Err(format!("its processes can't be listed: {error}")),
         }
     }
@@ -423,10 +426,15 @@ fn packages_message(packages: Option<&Packages>) -> Vec<u8> {
     packages.map_or_else(Vec::new, words)
 }
 
-/// Number of running processes, without this one, process 1 and those in `known`.
-fn strangers(known: &[Pid]) -> io::Result<usize> {
+/// The names of some running processes, each in quotes, without this one, process 1 and those in `known`.
+fn strangers(known: &[Pid]) -> io::Result<Vec<String>> {
     let others = processes::all()?.into_iter().filter(|pid| !known.contains(pid));
-    Ok(others.filter(|pid| Stat::of(*pid).is_some_and(|stat| !stat.has_ended)).count())
+    let running = others.filter(|pid| Stat::of(*pid).is_some_and(|stat| !stat.has_ended));
+    let name = |pid: Pid| {
+        let name = fs::read(format!("/proc/{}/comm", pid.as_raw_pid())).unwrap_or_default();
+        format!("{:?}", String::from_utf8_lossy(name.trim_ascii_end()))
+    };
+    Ok(running.take(MAX_NAMED).map(name).collect())
 }
 
 /// Anonymous memory of the process, in bytes; zero if the kernel does not tell.

@@ -30,6 +30,23 @@ def pytest_collection_modifyitems(config, items):
     items[:] = filter(runs_here, items)
 
 
+# These share a server whose sets of packages take a while to build.
+SHARE_SETS = {f"test_packages{name}.py" for name in ("", "_hostile", "_node", "_offered", "_on_demand")}
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """The tests of a file run in one process, and those of files that share a costly server in one, too."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            scope = super()._split_scope(nodeid)
+            return "sets" if scope.rpartition("/")[2] in SHARE_SETS else scope
+
+    return Scheduling(config, log)
+
+
 def pytest_generate_tests(metafunc):
     """Runs a test over one kind of server, or over each if it is marked."""
     if "server" in metafunc.fixturenames:

@@ -357,7 +357,7 @@ def test_an_interrupt_ends_the_cell(runner, tmp_path, code, checkpoint):
 
 def test_an_interrupted_script_is_an_interrupt(runner, tmp_path):
     # Once the shell is known to the kernel, which interrupts it.
-    finish = runner.start("%%bash\nsleep 0.3\ntouch began\nexec sleep 60")
+    finish = runner.start("%%bash\nsleep 1\ntouch began\nexec sleep 60")
     wait_for(tmp_path / "began")
     runner.interrupt()
     assert finish().error == "KeyboardInterrupt"

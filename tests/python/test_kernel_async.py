@@ -375,6 +375,38 @@ def test_an_interrupt_ends_the_cell_and_not_the_tasks(runner, tmp_path, name):
     assert "tick" in ended(runner.run("await asyncio.sleep(0.02)")).out
 
 
+BUSY = """import asyncio, time
+async def work():
+    while True:
+        end = time.monotonic() + %s
+        while time.monotonic() < end: pass
+        await asyncio.sleep(0)
+task = asyncio.create_task(work());"""
+
+
+def test_an_interrupt_ends_no_task_that_works_in_short_steps(runner, tmp_path):
+    ended(runner.run(BUSY % 0.02, checkpoint=True))
+    for _ in range(3):
+        finish = runner.start("open('began', 'w').close()\nawait asyncio.sleep(60)")
+        wait_for(tmp_path / "began")
+        runner.interrupt()
+        assert finish().error == "KeyboardInterrupt"
+        (tmp_path / "began").unlink()
+        assert ended(runner.run("task.done()")).text == "False"
+    left = "import signal\nsignal.getsignal(signal.SIGALRM) == signal.SIG_DFL, signal.getitimer(signal.ITIMER_REAL)"
+    assert ended(runner.run(left)).text == "(True, (0.0, 0.0))"
+
+
+def test_an_interrupt_leaves_the_alarm_of_a_program_alone(runner, tmp_path):
+    code = "import signal\nrang = []\nsignal.signal(signal.SIGALRM, lambda *_: rang.append(1))\nsignal.setitimer(signal.ITIMER_REAL, 0.6)"
+    ended(runner.run(f"{code}\n{BUSY % 0.02}", checkpoint=True))
+    finish = runner.start("open('began', 'w').close()\nawait asyncio.sleep(60)")
+    wait_for(tmp_path / "began")
+    runner.interrupt()
+    assert finish().error == "KeyboardInterrupt"
+    assert ended(runner.run("time.sleep(0.8); rang")).text == "[1]"
+
+
 def test_a_handler_that_fails_ends_what_is_awaited_and_not_the_loop(runner):
     handler = "import asyncio, signal\ndef late(*_): raise TimeoutError('late')\nsignal.signal(signal.SIGALRM, late)\n"
     ended(runner.run(handler + "kept = asyncio.create_task(asyncio.sleep(0.3, 5))"))
