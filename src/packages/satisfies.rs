@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::str::FromStr as _;
 
 use isolator_pool::engine::preload::Interpreter;
+use nodejs_semver as npm;
 use pep440_rs::{Version, VersionSpecifiers};
 
 use crate::packages::store::StoredSet;
@@ -22,12 +23,12 @@ pub(super) fn has_module(set: &StoredSet, module: &str) -> bool {
     !topmost.is_empty() && set.modules.iter().any(|module| module == topmost)
 }
 
-/// Whether a set has a package in one of the wanted versions. For Python, with all of its extras; markers are ignored. For Node.js, versions are
-/// only compared with those that the set was asked for.
+/// Whether a set has a package in one of the wanted versions. For Python, with all of its extras; markers are ignored. For Node.js, a
+/// package of which programs can't know the version has only those that the set was asked for.
 pub(super) fn satisfies(set: &StoredSet, wanted: &Requirement) -> bool {
     if set.interpreter == Interpreter::Node {
         return set.requirements.contains(&wanted.text)
-            || wanted.text.ends_with("@*") && set.modules.contains(&wanted.name);
+            || set.modules.contains(&wanted.name) && has_module_in_version(set, wanted);
     }
     let Wanted { extras, versions } = Wanted::of(&wanted.text);
     let Ok(versions) = VersionSpecifiers::from_str(versions) else { return false };
@@ -44,6 +45,21 @@ pub(super) fn satisfies(set: &StoredSet, wanted: &Requirement) -> bool {
         })
     };
     versions.contains(&version) && extras.iter().all(has)
+}
+
+/// Whether the module of a package is wanted in the version that a set for Node.js has.
+fn has_module_in_version(set: &StoredSet, wanted: &Requirement) -> bool {
+    let range = wanted.text.strip_prefix(&wanted.name).and_then(|rest| rest.strip_prefix('@'));
+    if range == Some("*") {
+        return true;
+    }
+    let mut locked = set.packages.iter().filter(|locked| locked.name == wanted.name);
+    // If packages of the set have others of the same name, the lock does not say which one a program gets.
+    let (Some(only), None) = (locked.next(), locked.next()) else { return false };
+    // What is no range is a tag, such as "latest", which only the index knows.
+    let range = range.and_then(|range| npm::Range::parse(range).ok());
+    let version = npm::Version::parse(&only.version).ok();
+    range.zip(version).is_some_and(|(range, version)| range.satisfies(&version))
 }
 
 /// Whether one of these packages, with their versions, is wanted. A requirement with extras is not satisfied, because theirs are not
@@ -84,12 +100,11 @@ mod tests {
     use super::*;
     use crate::packages::lock::Locked;
 
+    fn locked((name, version): (&str, &str)) -> Locked {
+        Locked { name: name.to_owned(), version: version.to_owned(), wanted_by: Vec::new() }
+    }
+
     fn set(interpreter: Interpreter, modules: &[&str]) -> StoredSet {
-        let locked = |(name, version): (&str, &str)| Locked {
-            name: name.to_owned(),
-            version: version.to_owned(),
-            wanted_by: Vec::new(),
-        };
         StoredSet {
             hash: "0".repeat(64),
             interpreter,
@@ -128,10 +143,19 @@ mod tests {
     }
 
     #[test]
-    fn a_set_for_node_has_what_it_was_asked_for_and_any_version_of_its_modules() {
+    fn versions_of_a_set_for_node_are_compared_as_npm_does() {
         let requirements = ["lodash@4", "@scope/name@^1.2"].map(str::to_owned).into();
-        let set = set(Interpreter::Node, &["lodash", "@scope/name", "tslib"]);
-        let set = StoredSet { requirements, ..set };
+        let set = set(Interpreter::Node, &["lodash", "@scope/name", "tslib", "twice"]);
+        let mut set = StoredSet { requirements, ..set };
+        for (name, version) in [
+            ("lodash", "4.17.21"),
+            ("@scope/name", "1.3.0"),
+            ("twice", "1.0.0"),
+            ("twice", "2.0.0"),
+        ] {
+            set.packages.push(locked((name, version)));
+        }
+        set.packages.push(locked(("inner", "1.0.0")));
         for (wanted, expected) in [
             ("lodash", true),
             ("lodash@4", true),
@@ -139,7 +163,17 @@ mod tests {
             ("lodash@3", false),
             ("@scope/name", true),
             ("@scope/name@^1.2", true),
+            ("lodash@^4.17", true),
+            ("lodash@4.17.21", true),
+            ("lodash@4.17.20", false),
+            ("lodash@>=4 <4.17.21", false),
+            ("lodash@3 || 4.17", true),
+            ("lodash@latest", false),
+            ("@scope/name@~1.3.0", true),
             ("@scope/name@2", false),
+            ("twice", true),
+            ("twice@1", false),
+            ("inner@1", false),
             ("tslib", true),
             ("tslib@2", false),
             ("httpx", false),
