@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import statistics
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -25,7 +26,6 @@ BINARY = os.environ.get("ISOLATOR_BIN") or str(ROOT / "target/release/isolator")
 TASKS = 20
 MEASURED = 200
 CONFIG = {
-    "apis": {"sandboxFusion": {}},
     "languageSettings": {"python": {"preload": {"modules": []}}} | {name: {"enabled": False} for name in ("javascript", "go")},
     "pool": {"size": 4, "hot": 2},
 }
@@ -70,14 +70,20 @@ def main():
     cluster.add_node(num_cpus=2)
     cluster.wait_for_nodes()
     ray.init(address=cluster.address, log_to_driver=False)
-    config = Path(cluster.head_node.get_session_dir_path()) / "isolator.json"
-    config.write_text(json.dumps(CONFIG))
+    folder = Path(cluster.head_node.get_session_dir_path())
+    config, tokens = folder / "isolator.json", folder / "tokens"
+    own_address = ray.util.get_node_ip_address()
+    # Other machines reach them, and the tasks of this one need no token.
+    tokens.write_text(subprocess.run([BINARY, "token", "ray"], check=True, capture_output=True, text=True).stdout)
+    open_to = {"apis": {"sandboxFusion": {"openTo": [own_address]}}, "http": {"tokens": str(tokens)}}
+    config.write_text(json.dumps(CONFIG | open_to))
     engine = os.environ.get("ISOLATOR_TEST_ENGINE", "embedded")
     try:
         began = time.monotonic()
-        states = isolator_ray.start(command=(BINARY, "--engine", engine), config=str(config))
+        states = isolator_ray.start(command=(BINARY, "--engine", engine), config=str(config), host="0.0.0.0")
         print(f"two nodes are ready after {time.monotonic() - began:.1f} s")
         assert len(states) == 2 and len({state["address"] for state in states}) == 2, states
+        assert {urlsplit(state["address"]).hostname for state in states} == {own_address}, states
         # Calling it again starts nothing.
         assert {it["pid"] for it in isolator_ray.start()} == {it["pid"] for it in states}
 

@@ -18,6 +18,8 @@ PREFIX = "isolator-"
 KNOWN_S = 10
 ANSWERED_S = 5
 STARTED_S = 60
+# As `host`, it stands for the address that each node has in Ray.
+EVERY = "0.0.0.0"
 
 
 class NodeActor:
@@ -25,6 +27,9 @@ class NodeActor:
 
     def __init__(self, options):
         self.node = ray.get_runtime_context().get_node_id()
+        if options["host"] == EVERY:
+            # Its state has to name an address that is on the node.
+            options = options | {"host": get_node_ip_address()}
         self.server = Server(**options)
 
     def state(self):
@@ -42,7 +47,8 @@ def start(command=("isolator",), address=None, host="127.0.0.1", config=None, en
     """Puts an actor on each node that has none, and waits until all have an Isolator. Returns their states.
 
     With `address`, such as `http://127.0.0.1:8000`, each finds the Isolator that runs on its own node at that address. Without it, each
-    starts `command` there, with the configuration file `config`, on a free port of `host`. Call it again when nodes were added.
+    starts `command` there, with the configuration file `config`, on a free port of `host`: "0.0.0.0" is the address that each node has
+    in Ray. Call it again when nodes were added.
     """
     options = {"command": list(command), "address": address, "host": host, "config": config, "environment": environment}
     actor = ray.remote(num_cpus=0, max_restarts=-1, max_concurrency=4)(NodeActor)

@@ -73,7 +73,8 @@ class Server:
             with open(config, "w") as file:
                 json.dump(SETTINGS, file)
         log = os.path.join(self.folder.name, "log")
-        command = [*self.command, "--config", config, "serve", "--http", f"{self.host}:0", "--admin", "127.0.0.1:0", "--no-socket"]
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        command = [*self.command, "--config", config, "serve", "--http", f"{host}:0", "--admin", "127.0.0.1:0", "--no-socket"]
         open(log, "w").close()
         # It appends, so that the file can be emptied.
         with open(log, "a") as written:

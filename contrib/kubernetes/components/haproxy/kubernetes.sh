@@ -13,8 +13,9 @@ while [ "$number" -lt "$NODES" ]; do
     servers="$servers    server isolator-$number 192.0.2.1:8000 tcp-ut 1500 resolvers cluster\\n"
     number=$((number + 1))
 done
-# The first server line of each list becomes all of them, and the others go.
+# The first server line of each list becomes all of them, and the others go. A pod has its user from the beginning.
 sed -e "s/^    server n1 .*/$servers/" -e '/^    server n[0-9]/d' -e 's,^    log /dev/log local0,    log stdout format raw local0,' \
+    -e '/^    # What reads requests/d' -e '/^    user haproxy$/d' -e '/^    group haproxy$/d' \
     -e "s,^global,&\n    lua-load $2/names.lua," "$1" >"$2/haproxy.cfg"
 cat >>"$2/haproxy.cfg" <<END
 
