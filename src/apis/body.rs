@@ -4,9 +4,13 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::request::arguments::InvalidArgument;
+use crate::request::values::count_values;
 
 /// The name of the whole body where a field is named.
 const BODY: &str = "body";
+
+/// Most keys and values of a body. Parsed, as many take 16 MiB.
+pub(super) const MAX_VALUES: usize = 100_000;
 
 /// Longest text of a client that is repeated, in bytes.
 const MAX_REPEATED: usize = 500;
@@ -25,6 +29,10 @@ pub(super) fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, InvalidArgumen
     // A list would be read as the fields in their order.
     if body.trim_ascii_start().first().is_some_and(|first| *first != b'{') {
         return Err(InvalidArgument::new(BODY, "must be a JSON object"));
+    }
+    if count_values(body, MAX_VALUES) > MAX_VALUES {
+        let message = format!("has more than {MAX_VALUES} keys and values: send data as texts");
+        return Err(InvalidArgument::new(BODY, message));
     }
     let json = &mut serde_json::Deserializer::from_slice(body);
     let read = serde_path_to_error::deserialize(&mut *json).map_err(|error| {
@@ -167,6 +175,9 @@ mod tests {
         ] {
             assert_eq!(read::<Fields>(body.as_bytes()).unwrap_err().to_string(), said, "{body}");
         }
+        let many = format!(r#"{{"seconds": 1, "all": [{}]}}"#, "7,".repeat(MAX_VALUES));
+        let error = read::<Fields>(many.as_bytes()).unwrap_err().to_string();
+        assert_eq!(error, "body: has more than 100000 keys and values: send data as texts");
         let long = format!(r#"{{"seconds": "{}, expected f64"}}"#, "é".repeat(1000));
         assert!(read::<Fields>(long.as_bytes()).unwrap_err().message.len() <= MAX_REPEATED);
         let error = read_or_empty::<Fields>(b"").unwrap_err();

@@ -11,4 +11,5 @@ pub(crate) mod script;
 pub(crate) mod snippets;
 pub(crate) mod syntax;
 pub(crate) mod understand;
+pub(crate) mod values;
 pub(crate) mod wanted_files;

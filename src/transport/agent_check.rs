@@ -1,14 +1,14 @@
 //! The agent check of HAProxy: a listener that answers each connection with one line, by which a balancer weighs this node.
 //!
 //! The line says how much of the node is free, in percent of the weight that the balancer's operator has set, and never more than
-//! that. HAProxy keeps `drain` until it is told `ready`, also when the node was started again; so a node says that for its first
-//! minute, and not later, when it would end a state that the balancer's operator has set.
+//! that. HAProxy keeps `drain` until it is told `ready`, also when the node was started again; so a node says that in the first minute in
+//! which a balancer asks it, and not later, when it would end a state that the balancer's operator has set.
 //!
 //! No request is read. The line is written to a new connection at once, and the rest is bounded in number and time, so neither slow
 //! clients nor many keep the balancer from its answer.
 
-use std::collections::VecDeque;
-use std::net::SocketAddr;
+use std::collections::{HashMap, VecDeque};
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -31,8 +31,11 @@ const MAX_READ: usize = 4096;
 /// For how long a line is used again.
 const LINE_AGE: Duration = Duration::from_millis(50);
 
-/// How long a node says that it is ready again after its start.
+/// How long a node says to a balancer that it is ready again, after its start.
 const READY_FOR: Duration = Duration::from_secs(60);
+
+/// Most addresses of balancers that are known.
+const MAX_BALANCERS: usize = 256;
 
 /// Most bytes of the reason why a node is down.
 const MAX_REASON: usize = 100;
@@ -89,20 +92,22 @@ impl AgentCheck {
 
 async fn accept(listener: TcpListener, health: Health, tasks: TaskTracker) {
     let mut closing: VecDeque<AbortHandle> = VecDeque::new();
-    let began = Instant::now();
-    let mut known: Option<(Instant, String)> = None;
+    let mut balancers: HashMap<IpAddr, Instant> = HashMap::new();
+    let mut known: [Option<(Instant, String)>; 2] = [None, None];
     loop {
-        let Ok((stream, _)) = listener.accept().await else {
+        let Ok((stream, peer)) = listener.accept().await else {
             sleep(ACCEPT_RETRY_DELAY).await;
             continue;
         };
+        let is_new = is_new(&mut balancers, peer.ip());
+        let known = &mut known[usize::from(is_new)];
         let line = match known.take().filter(|(since, _)| since.elapsed() < LINE_AGE) {
             Some(known) => known,
-            None => (Instant::now(), line_of(&health, began.elapsed() < READY_FOR)),
+            None => (Instant::now(), line_of(&health, is_new)),
         };
         // There is room for a line in every new connection.
         let written = stream.try_write(line.1.as_bytes());
-        known = Some(line);
+        *known = Some(line);
         if written.is_err() {
             continue;
         }
@@ -115,6 +120,14 @@ async fn accept(listener: TcpListener, health: Health, tasks: TaskTracker) {
         let closed = timeout(CLOSE_TIMEOUT, close(stream));
         closing.push_back(tasks.spawn(async { drop(closed.await) }).abort_handle());
     }
+}
+
+/// Whether the balancer at this address has asked for the first time not long ago. The path to it can open long after the start.
+fn is_new(balancers: &mut HashMap<IpAddr, Instant>, address: IpAddr) -> bool {
+    if balancers.len() < MAX_BALANCERS {
+        balancers.entry(address).or_insert_with(Instant::now);
+    }
+    balancers.get(&address).is_some_and(|since| since.elapsed() < READY_FOR)
 }
 
 /// Closes a connection after its client has read the line. What a client sends is read before: a connection with unread bytes is

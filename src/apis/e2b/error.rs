@@ -176,7 +176,7 @@ impl E2bError {
         let is_of_room = matches!(self.kind, ErrorKind::Busy | ErrorKind::Exhausted);
         let kind = match outcome {
             CallOutcome::NotRun(Again::AfterOwn(_)) if is_of_room => ErrorKind::Exhausted,
-            CallOutcome::NotRun(Again::Later(_) | Again::Here(_)) if is_of_room => ErrorKind::Busy,
+            CallOutcome::NotRun(Again::Later(_)) if is_of_room => ErrorKind::Busy,
             _ => self.kind,
         };
         Self { kind, outcome, ..self }
@@ -240,13 +240,14 @@ impl E2bError {
             CallError::Invalid(_) => ErrorKind::Invalid,
             CallError::Packages(refusal) if refusal.is_of_arguments() => ErrorKind::Invalid,
             CallError::Forbidden { .. } => ErrorKind::Denied,
+            // Another server, which a load balancer would ask, would only begin to build them.
+            CallError::PackagesComing { .. } => ErrorKind::Exhausted,
             CallError::SessionGone(_) | CallError::SessionEnded(_) | CallError::Lost(_) => {
                 ErrorKind::SandboxGone
             }
             CallError::NotOpened(OpenFailure::AllInUse { .. } | OpenFailure::Full { .. })
             | CallError::TooMuchAtOnce { .. }
             | CallError::CheckBusy(_)
-            | CallError::PackagesComing { .. }
             | CallError::NoAudit(_)
             | CallError::Journal(_) => ErrorKind::Busy,
             CallError::Sandbox(error) | CallError::NotOpened(OpenFailure::Open(error)) => {

@@ -136,8 +136,9 @@ impl KeyRefusal {
         match self {
             Self::OtherRequest => CallOutcome::NotRun(Again::Never),
             Self::TooManyRunning(_) => CallOutcome::NotRun(Again::AfterOwn(1)),
-            Self::NotKept | Self::Streaming | Self::TooManyWaiting(_) => CallOutcome::Ran,
-            Self::Ended => CallOutcome::Unknown,
+            Self::NotKept => CallOutcome::Ran,
+            // The first call may wait for its turn.
+            Self::Streaming | Self::TooManyWaiting(_) | Self::Ended => CallOutcome::Unknown,
         }
     }
 }

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use axum::body::Bytes;
@@ -107,6 +107,7 @@ pub(super) async fn execute(
     let outbox = Outbox::new(now.calls.share(&caller.client));
     outbox.prepare(lines::count(session.contexts.count_cell(context.number)));
     let (early, failed) = oneshot::channel();
+    let known = Arc::new(OnceLock::new());
     let run = Run {
         now,
         session,
@@ -115,6 +116,7 @@ pub(super) async fn execute(
         claim: claim.0.take(),
         bytes: body.len() + OVERHEAD,
         outbox: outbox.clone(),
+        known: Arc::clone(&known),
         early: Some(early),
     };
     let gone = caller.departure();
@@ -124,7 +126,7 @@ pub(super) async fn execute(
     let outcome = tokio::select! {
         biased;
         Ok(error) = failed => return Err(error),
-        () = outbox.begun() => CallOutcome::Ran,
+        () = outbox.begun() => known.get().copied().unwrap_or(CallOutcome::Ran),
         // A line of the stream says it if the cell does not run.
         () = tokio::time::sleep(HEAD_AFTER) => CallOutcome::Unknown,
     };
@@ -157,6 +159,8 @@ struct Run {
     /// Size of the request.
     bytes: usize,
     outbox: Outbox,
+    /// Whether it has run, once that is known.
+    known: Arc<OnceLock<CallOutcome>>,
     /// Tells the head of the answer of an error before it.
     early: Option<oneshot::Sender<E2bError>>,
 }
@@ -234,9 +238,14 @@ impl Run {
         let mut last = lock(&so_far.printed).finish();
         let has_failed = so_far.failed.load(Ordering::Relaxed);
         let mut end = End::Complete;
-        if let Some(claim) = self.claim.take() {
-            let outcome = served.as_ref().map_or(CallOutcome::Ran, CallOutcome::of);
-            if outcome.is_not_run() { claim.not_run() } else { claim.ran() }
+        let outcome = served.as_ref().map_or(CallOutcome::Unknown, CallOutcome::of);
+        // The head of the answer is not on its way until the first line is, or for a moment.
+        let _ = self.known.set(outcome);
+        match (self.claim.take(), outcome) {
+            (Some(claim), CallOutcome::NotRun(_)) => claim.not_run(),
+            (Some(claim), CallOutcome::Ran) => claim.ran(),
+            // It may have waited for its turn, so dropping its claim says that it was ended.
+            (_, _) => {}
         }
         match served {
             Some(Ok(Served::Ran(ran))) => {

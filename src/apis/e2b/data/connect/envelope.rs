@@ -6,8 +6,10 @@ use serde::de::DeserializeOwned;
 
 use super::head::Encoding;
 use super::{MAX_MESSAGE, ProtocolError};
+use crate::apis::body::MAX_VALUES;
 use crate::apis::e2b::data::gzip;
 use crate::calls::budget::Share;
+use crate::request::values::count_values;
 
 /// Bytes before a message: its flags and its length.
 pub(in super::super) const PREFIX: usize = 5;
@@ -137,7 +139,7 @@ pub(in super::super) fn parse<T: DeserializeOwned>(
     share: &mut Share,
 ) -> Result<T, ProtocolError> {
     if encoding == Encoding::Identity {
-        return Ok(serde_json::from_slice(message)?);
+        return read(message);
     }
     let message = gzip::decompressed(message, MAX_MESSAGE).map_err(ProtocolError::Gzip)?;
     if message.len() > MAX_MESSAGE {
@@ -146,7 +148,14 @@ pub(in super::super) fn parse<T: DeserializeOwned>(
     if !share.grow(message.len()) {
         return Err(ProtocolError::NoRoom);
     }
-    Ok(serde_json::from_slice(&message)?)
+    read(&message)
+}
+
+fn read<T: DeserializeOwned>(message: &[u8]) -> Result<T, ProtocolError> {
+    if count_values(message, MAX_VALUES) > MAX_VALUES {
+        return Err(ProtocolError::TooManyValues);
+    }
+    Ok(serde_json::from_slice(message)?)
 }
 
 #[cfg(test)]
@@ -214,6 +223,7 @@ mod tests {
     #[test]
     fn envelopes_that_break_the_protocol_are_refused() {
         let bomb = gzip::compressed(&vec![b' '; MAX_MESSAGE + 9]);
+        let many = format!("[{}0]", "0,".repeat(MAX_VALUES));
         for (sent, encoding, expected) in [
             (vec![], Encoding::Identity, "no message"),
             (vec![0, 0, 0], Encoding::Identity, "3 of the 5"),
@@ -225,6 +235,7 @@ mod tests {
             (envelope(END, b"{}"), Encoding::Identity, "no message"),
             (envelope(0, b"{"), Encoding::Identity, "JSON"),
             (envelope(0, b"7"), Encoding::Identity, "JSON"),
+            (envelope(0, many.as_bytes()), Encoding::Identity, "100000"),
             (envelope(0, b""), Encoding::Identity, "JSON"),
             (envelope(0, b"\xff"), Encoding::Identity, "JSON"),
             (envelope(0, "{\"a\":".repeat(1000).as_bytes()), Encoding::Identity, "JSON"),

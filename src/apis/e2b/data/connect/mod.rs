@@ -9,6 +9,7 @@ pub(super) mod envelope;
 pub(super) mod head;
 pub(super) mod json;
 
+use crate::apis::body::MAX_VALUES;
 use crate::apis::e2b::error::{E2bError, ErrorKind};
 
 /// Longest message of a client, in bytes. Its file transfers don't come as messages.
@@ -31,6 +32,8 @@ pub(super) enum ProtocolError {
         "a message has {length} bytes, and can have {MAX_MESSAGE}: send it in several messages"
     )]
     TooLarge { length: u64 },
+    #[error("a message has more than {MAX_VALUES} keys and values: send it in several messages")]
+    TooManyValues,
     #[error(
         "the envelope of a message has the flags {0:#04x}: only 0x01 (compressed) and 0x02 (end of stream) are known"
     )]
