@@ -20,8 +20,8 @@ CONNECT_S = 2
 # The longest pause before all nodes are asked again.
 PAUSE_S = 2
 MAX_ANSWER = 64 << 20
-# These statuses mean that nothing has run, and that a later call or another node may run it.
-NOT_RUN = (429, 502, 503, 504)
+# After these statuses a later call or another node may run it.
+ELSEWHERE = (429, 502, 503, 504)
 
 
 class Unserved(Exception):
@@ -84,12 +84,12 @@ def _try(address, body, timeout, token):
     """Sends it to one node. Returns the end of the program, or why there is none and another node should be asked."""
     try:
         status, headers, answer = _post(address, "/run_code", body, timeout, token)
-    except (OSError, http.client.HTTPException, TimeoutError) as error:
+    except (OSError, ValueError, http.client.HTTPException) as error:
         return None, f"{type(error).__name__}: {error}"
     text = answer.decode(errors="replace")
     if status == 200:
         return _read(text, address)
-    if status in NOT_RUN or headers.get("Isolator-Outcome") in ("not-run", "unknown") and status >= 500:
+    if status in ELSEWHERE or headers.get("Isolator-Outcome") in ("not-run", "unknown") and status >= 500:
         return None, f"HTTP {status}: {text[:500]}"
     raise Failed(f"{address}: HTTP {status}: {text[:2000]}")
 
@@ -98,19 +98,19 @@ def _read(text, address):
     try:
         found = json.loads(text)
         ended = found["run_result"]
-    except (ValueError, KeyError, TypeError):
+        if found.get("status") == "SandboxError" or not ended:
+            return None, str(found.get("message"))[:500]
+        ran = Ran(
+            status=ended["status"],
+            return_code=ended.get("return_code"),
+            stdout=ended.get("stdout") or "",
+            stderr=ended.get("stderr") or "",
+            seconds=ended.get("execution_time") or 0.0,
+            address=address,
+            files=found.get("files") or {},
+        )
+    except (ValueError, KeyError, TypeError, AttributeError):
         return None, "its answer is not SandboxFusion's"
-    if found.get("status") == "SandboxError" or not ended:
-        return None, str(found.get("message"))[:500]
-    ran = Ran(
-        status=ended["status"],
-        return_code=ended.get("return_code"),
-        stdout=ended.get("stdout") or "",
-        stderr=ended.get("stderr") or "",
-        seconds=ended.get("execution_time") or 0.0,
-        address=address,
-        files=found.get("files") or {},
-    )
     return ran, None
 
 

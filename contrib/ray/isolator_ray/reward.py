@@ -10,6 +10,7 @@ it must print. Or it has `asserts`, a list of Python statements that come after 
 
 import json
 import re
+import secrets
 from concurrent.futures import ThreadPoolExecutor
 
 from isolator_ray.client import Failed
@@ -37,23 +38,31 @@ def compute_score(data_source, solution_str, ground_truth, extra_info=None, run=
 
 
 def _cases(program, ground_truth):
-    """For each test case the code, its input, and what it must print, if that is checked."""
+    """For each test case the code, its input, and what it must print: all of it, or at its end if it has no input."""
     truth = json.loads(ground_truth) if isinstance(ground_truth, str) else ground_truth
     if truth.get("asserts"):
-        return [(f"{program}\n{statement}\n", "", None) for statement in truth["asserts"]]
+        return [_asserted(program, statement) for statement in truth["asserts"]]
     inputs, outputs = truth.get("inputs"), truth.get("outputs")
     if not inputs or not outputs or len(inputs) != len(outputs):
         raise ValueError("the ground truth needs inputs and outputs of the same number, or asserts")
     return [(program, given, expected) for given, expected in zip(inputs, outputs, strict=True)]
 
 
+def _asserted(program, statement):
+    """A program that shows by its last line that it came to its end: one that exits before its test case has not passed."""
+    end = secrets.token_hex(16)
+    return f"{program}\n{statement}\nprint('\\n{end}')\n", None, end
+
+
 def _passes(run, timeout, code, given, expected):
     try:
-        ran = run(code, timeout=timeout, stdin=given)
+        ran = run(code, timeout=timeout, stdin=given or "")
     except Failed:
         # Nothing can run it, such as a program that is too long.
         return False
-    return ran.ok and (expected is None or _same(ran.stdout, expected))
+    if not ran.ok:
+        return False
+    return _same(ran.stdout, expected) if given is not None else ran.stdout.rstrip().endswith(f"\n{expected}")
 
 
 def _same(printed, expected):

@@ -10,7 +10,7 @@ set -eu
 servers=
 number=0
 while [ "$number" -lt "$NODES" ]; do
-    servers="$servers    server isolator-$number 192.0.2.1:8000 tcp-ut 1500 resolvers cluster\\n"
+    servers="$servers    server isolator-$number 192.0.2.1:8000 tcp-ut 1500 maxconn 1900 resolvers cluster\\n"
     number=$((number + 1))
 done
 # The first server line of each list becomes all of them, and the others go. A pod has its user from the beginning.
@@ -23,8 +23,11 @@ resolvers cluster
     parse-resolv-conf
     hold valid 1s
     hold obsolete 1s
-    hold nx 1s
-    hold other 1s
+    # A pod that is gone has no name. DNS that fails for a while says nothing of a pod: HAProxy keeps its address, and checks its health.
+    hold nx 5s
+    hold other 1h
+    hold refused 1h
+    hold timeout 1h
     timeout resolve 1s
     timeout retry 500ms
 END
@@ -33,12 +36,20 @@ cat >"$2/names.lua" <<END
 core.register_task(function()
     for backend, about in pairs(core.backends) do
         for server in pairs(about.servers) do
-            local socket = core.tcp()
-            socket:settimeout(5)
-            assert(socket:connect("/run/haproxy/admin.sock"))
-            socket:send("set server " .. backend .. "/" .. server .. " fqdn " .. server .. ".$SERVICE\n")
-            core.Info(server .. " of " .. backend .. ": " .. (socket:receive("*l") or ""))
-            socket:close()
+            local answer
+            repeat
+                local socket = core.tcp()
+                socket:settimeout(5)
+                if socket:connect("/run/haproxy/admin.sock") then
+                    socket:send("set server " .. backend .. "/" .. server .. " fqdn " .. server .. ".$SERVICE\n")
+                    answer = socket:receive("*l")
+                end
+                socket:close()
+                if not answer then
+                    core.msleep(100)
+                end
+            until answer
+            core.Info(server .. " of " .. backend .. ": " .. answer)
         end
     end
 end)
