@@ -22,7 +22,7 @@ pub(crate) fn count_values(text: &[u8], most: usize) -> usize {
 }
 
 /// The text after the string whose opening quotation mark was before `rest`.
-fn after_string(mut rest: &[u8]) -> &[u8] {
+pub(crate) fn after_string(mut rest: &[u8]) -> &[u8] {
     while let Some(at) = memchr2(b'"', b'\\', rest) {
         if rest[at] == b'"' {
             return &rest[at + 1..];

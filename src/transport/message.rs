@@ -18,6 +18,7 @@ use serde_json::{Number, Value, json};
 use crate::mcp::caller::TakenArguments;
 use crate::node::HANDLE_ARGUMENTS;
 use crate::request::understand::given::{Given, Object};
+use crate::request::values::{after_string, count_values};
 
 /// Longest message, in bytes: the largest request with all its files in base64, and room for its code and its standard
 /// input.
