@@ -190,6 +190,21 @@ mod tests {
         assert_eq!(line(NodeState::Serves(0.5), true), "ready up 50%\n");
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn each_balancer_is_told_that_the_node_is_ready_when_it_first_asks() {
+        let mut balancers = HashMap::new();
+        let address = |last| IpAddr::from([192, 0, 2, last]);
+        assert!(is_new(&mut balancers, address(1)));
+        sleep(READY_FOR).await;
+        assert!(!is_new(&mut balancers, address(1)));
+        assert!(is_new(&mut balancers, address(2)));
+        for last in 0..=255 {
+            is_new(&mut balancers, address(last));
+        }
+        assert!(!is_new(&mut balancers, IpAddr::from([198, 51, 100, 1])));
+        assert_eq!(balancers.len(), MAX_BALANCERS);
+    }
+
     #[test]
     fn a_node_that_drains_or_is_down_says_so_in_one_line() {
         assert_eq!(line(NodeState::Drains, true), "drain\n");

@@ -78,15 +78,16 @@ def test_a_header_that_disagrees_with_the_body_is_refused(nodes):
 
 
 def test_a_slow_body_without_a_token_is_cut(nodes):
-    head = "POST /mcp HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{{"
-    with socket.create_connection(nodes.place, timeout=10) as connection:
-        began = time.monotonic()
-        connection.sendall(head.format(nodes.address, 1000).encode())
-        assert b" 408 " in connection.recv(4096).split(b"\r\n")[0]
-        assert time.monotonic() - began < 3
+    head = "POST {} HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{{"
+    for path in ("/mcp", f"/files HTTP/1.1\r\ne2b-sandbox-id: n1-{DIGITS}\r\nx-x:"):
+        with socket.create_connection(nodes.place, timeout=10) as connection:
+            began = time.monotonic()
+            connection.sendall(head.format(path, nodes.address, 1000).encode())
+            assert b" 408 " in connection.recv(4096).split(b"\r\n")[0]
+            assert time.monotonic() - began < 3
     # The balancer refuses one that no node takes before it has come.
     with socket.create_connection(nodes.place, timeout=10) as connection:
-        connection.sendall(head.format(nodes.address, (32 << 20) + 1).encode())
+        connection.sendall(head.format("/mcp", nodes.address, (32 << 20) + 1).encode())
         assert b" 413 " in connection.recv(4096).split(b"\r\n")[0]
     # With one that comes at once, a client reads that a token is missing.
     with client(nodes) as caller:

@@ -111,6 +111,7 @@ def main():
         for answer, expected in [(right, 1.0), (right.replace("a + b", "3"), 0.5), ("no program", 0.0)]:
             assert compute_score("code", answer, json.dumps(truth)) == expected, answer
         assert compute_score("code", "```python\ndef f(x): return x\n```", {"asserts": ["assert f(1) == 1", "assert f(2) == 3"]}) == 0.5
+        assert compute_score("code", "```python\nimport os; os._exit(0)\n```", {"asserts": ["assert False"]}) == 0.0
         try:
             isolator_ray.run("print(1)", language="cobol")
         except isolator_ray.Failed as error:
