@@ -42,7 +42,7 @@ section! {
         #[serde(with = "Text")]
         #[schemars(schema_with = "duration")]
         pub max_age: Duration = Duration::from_hours(8),
-        /// Memory of all sessions together, in MiB. If they take more, the one that was unused longest ends.
+        /// Memory of all sessions together, in MiB. If they take more, a session of the client whose sessions take the most ends.
         // Sixteen sessions of the default size that use all of their memory, or a hundred of the usual ones.
         #[serde(rename = "memoryMB", with = "Mib")]
         #[schemars(with = "u64", range(min = 1, max = 1 << 30))]

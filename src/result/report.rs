@@ -22,7 +22,7 @@ use crate::result::units::{ms, text};
 /// The result of `execute_code`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, JsonSchema)]
 pub(crate) struct Report {
-    /// Nothing has run after refused, invalid_arguments or session_gone.
+    /// Nothing has run after refused or invalid_arguments. After session_gone the call may have run.
     pub status: ReportStatus,
     /// Exit code, unless a signal ended it.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -69,11 +69,13 @@ pub(crate) struct Shown {
     pub items: BTreeMap<String, Item>,
     /// How much more the answer can hold.
     pub room: Room,
+    /// Forms that are too long for the data.
+    pub left_out: u32,
 }
 
 /// Sorts what a cell showed. To decode its pictures can take a second.
 pub(crate) fn shown(things: Vec<ShownThing>) -> Shown {
-    let Shown { mut reports, mut pictures, mut items, mut room } = Shown::default();
+    let Shown { mut reports, mut pictures, mut items, mut room, mut left_out } = Shown::default();
     for (number, ShownThing { occasion, forms }) in things.into_iter().enumerate() {
         let mut report = ShownReport {
             is_result: occasion == Occasion::Result,
@@ -92,7 +94,10 @@ pub(crate) fn shown(things: Vec<ShownThing>) -> Shown {
             };
             match place {
                 Some(place) if content.len() <= MAX_FORM => *place = Some(text(&content)),
-                Some(_) => continue,
+                Some(_) => {
+                    left_out += 1;
+                    continue;
+                }
                 None => {
                     let seen = room.look(&content);
                     if !seen.is_picture() {
@@ -117,7 +122,17 @@ pub(crate) fn shown(things: Vec<ShownThing>) -> Shown {
         }
         reports.push(report);
     }
-    Shown { reports, pictures, items, room }
+    Shown { reports, pictures, items, room, left_out }
+}
+
+/// A remark on forms that were too long.
+pub(crate) fn too_long(left_out: u32) -> Option<String> {
+    (left_out > 0).then(|| {
+        format!(
+            "{left_out} forms of what the cell showed are left out: each can have {} KiB; write it to a file instead",
+            MAX_FORM >> 10
+        )
+    })
 }
 
 /// A remark on the pictures that there was no room for. `base` is how their addresses begin, if they were kept.
@@ -175,7 +190,11 @@ mod tests {
     fn tables_are_text_for_the_model_and_html_in_the_data() {
         let Shown { reports, pictures, .. } =
             shown(vec![thing(true, &[("text/plain", b"   a"), ("text/html", b"<table>")])]);
-        assert!(pictures.is_empty());
+        assert!(pictures.is_empty() && too_long(0).is_none());
+        let long = vec![b'x'; MAX_FORM + 1];
+        let left = shown(vec![thing(true, &[("text/plain", b"a"), ("text/html", &long)])]);
+        assert_eq!((left.left_out, left.reports[0].html.as_deref()), (1, None));
+        assert!(too_long(1).is_some_and(|note| note.contains("128 KiB")));
         assert_eq!(reports[0].html.as_deref(), Some("<table>"));
         assert_eq!(as_text(&reports), ["--- result ---\n   a"]);
     }

@@ -206,6 +206,7 @@ async def test_cells_run_one_after_the_other_until_one_takes_too_long_or_dies(pl
         ("while True: pass", "TimeLimitExceeded", None, "timeout: "),
         ("x = bytearray(1 << 30)", "Finished", 137, "out_of_memory: "),
         ("import os; os._exit(3)", "Finished", 3, "error: the interpreter has ended"),
+        ("import os; os._exit(0)", "Finished", 0, "error: the interpreter has ended"),
     ]:
         found = (await post(place, "/run_jupyter", {"cells": ["1", cell, "2"], "cell_timeout": 1})).json
         driver = found["driver"]

@@ -36,11 +36,11 @@ def _is_editable(package):
 
 
 def _requirements(package):
-    _need_packaging()
+    need_packaging()
     return package.requirements()
 
 
-def _need_packaging():
+def need_packaging():
     if packaging() is None:
         raise NotPossible("this needs the package packaging, which reads requirements, and the image does not have it")
 
@@ -139,7 +139,7 @@ def check(given, names, output):
     """``pip check``."""
     if names:
         raise UsageError("pip check takes no names")
-    _need_packaging()
+    need_packaging()
     found = inventory.broken(inventory.installed())
     for line in found or ["No broken requirements found."]:
         output.print(line)

@@ -57,12 +57,10 @@ def run(name, arguments):
         return 0 if len(left) > 1 else 2
     if left[1] in _NO_PIP:
         return _fail("uv pip %s: %s" % (left[1], _NO_PIP[left[1]]))
-    if left[1] in _LISTS:
-        return _list(left[1], left[2:])
-    if left[1] != "install":
+    if left[1] != "install" and left[1] not in _LISTS:
         return _fail("unrecognized subcommand '%s'" % left[1])
     try:
-        return _install(left[2:], quiet)
+        return _install(left[2:], quiet) if left[1] == "install" else _list(left[1], left[2:])
     except (UsageError, NotPossible) as error:
         return _fail(error)
 
@@ -83,9 +81,15 @@ def _list(command, arguments):
 
 
 def _check(arguments):
-    _, names = options.parse(arguments, options.COMMON)
+    import listing
+
+    given, names = options.parse(arguments, options.COMMON)
+    if any(option == "--help" for option, _ in given):
+        print("Usage: uv pip check [OPTIONS]")
+        return 0
     if names:
-        return _fail("unexpected argument '%s' found" % names[0])
+        raise UsageError("unexpected argument '%s' found" % names[0])
+    listing.need_packaging()
     packages = inventory.installed()
     found = inventory.broken(packages)
     sys.stderr.write("Checked %s\n" % _count(len(packages)))

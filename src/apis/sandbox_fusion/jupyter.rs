@@ -287,6 +287,8 @@ async fn run_cells(
     let files = fetch(session, wanted, workdir, most_files).await;
     let source = Fetchable { workdir, only_changed: false };
     let (files, missing) = fetched(wanted, &files, source, most_files);
+    // An interpreter that a cell has ended with code 0 has not run the cells after it.
+    let have_all_run = stopped.is_none();
     let (status, return_code) = match stopped {
         None => (CommandStatus::Finished, Some(0)),
         Some(Stopped::Died(code)) => (CommandStatus::Finished, Some(code)),
@@ -299,7 +301,7 @@ async fn run_cells(
         stdout: String::new(),
         stderr: String::new(),
     };
-    let status = if return_code == Some(0) { RunStatus::Success } else { RunStatus::Failed };
+    let status = if have_all_run { RunStatus::Success } else { RunStatus::Failed };
     let body = RunJupyterAnswer {
         status,
         message: missing.unwrap_or_default(),

@@ -216,8 +216,16 @@ fn keep_what_needs_a_restart(old: &Config, new: &mut Config) -> Vec<String> {
         "limits.maxFiles" => limits.max_files,
         "sessions.journals" => sessions.journals,
         "packages.store" => packages.store,
+    }
+    if old.node != new.node {
         // Handles that clients have would lead to another node.
-        "node.name" => node,
+        new.node = old.node.clone();
+        kept.push("node.name".to_owned());
+        // Its default is that of the name.
+        if old.sessions.when_full != new.sessions.when_full {
+            new.sessions.when_full = old.sessions.when_full;
+            kept.push("sessions.whenFull".to_owned());
+        }
     }
     kept
 }

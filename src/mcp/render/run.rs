@@ -30,7 +30,7 @@ impl Renderer<'_> {
             // There never is one, so the model need not know.
             cell.no_checkpoint = None;
         }
-        let Shown { reports, pictures, items: mut kept, room } = take_shown(ran).await;
+        let Shown { reports, pictures, items: mut kept, room, left_out } = take_shown(ran).await;
         let not_shown: Vec<_> = kept.keys().cloned().collect();
         let output = self.calls.config().limits.output();
         let wanted = ran.wanted.clone();
@@ -72,6 +72,7 @@ impl Renderer<'_> {
             RunEnd::Step { cell, session, .. } => {
                 cell::complete(&mut report, cell, reports);
                 report.notes.extend(shown::not_shown(&not_shown, base));
+                report.notes.extend(shown::too_long(left_out));
                 report.expires_at = cell.is_alive.then(|| session.expires_at());
             }
         }

@@ -3,6 +3,7 @@
 //! Every conversation pays for their schemas, so those of answers name only what comes after success. An answer that failed has a
 //! status and a message besides its text.
 
+use isolator_pool::engine::preload::Interpreter;
 use rmcp::model::{Tool, ToolAnnotations};
 use serde_json::{Value, json};
 
@@ -18,6 +19,13 @@ pub(super) fn open_session(config: &Config) -> Tool {
     let with_state =
         with_state.map(|language| language.name.clone()).collect::<Vec<_>>().join(" and ");
     let idle = duration::shown(config.sessions.idle_timeout);
+    let has_python =
+        config.languages.values().any(|language| language.kernel == Some(Interpreter::Python));
+    let undo = if has_python && config.sessions.checkpoints > 0 {
+        "A Python cell that hangs, crashes or runs out of memory is undone, and so are its changes in the working directory."
+    } else {
+        "A cell that hangs or crashes can end the session."
+    };
     let state = if with_state.is_empty() {
         String::new()
     } else {
@@ -27,8 +35,7 @@ pub(super) fn open_session(config: &Config) -> Tool {
     };
     let description = format!(
         "Opens a sandbox that lives on between calls, for work in several steps. Pass its handle as session to execute_code, which \
-         then runs the code there as the next cell, and to run_command. Files live on. {state}A Python cell that hangs, crashes or \
-         runs out of memory is undone, and so are its changes in the working directory. A session ends if unused for {idle}."
+         then runs the code there as the next cell, and to run_command. Files live on. {state}{undo} A session ends if unused for {idle}."
     );
     let mut input = plain_schema::<OpenSession>();
     input["required"] = json!(["language"]);

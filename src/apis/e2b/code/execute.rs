@@ -365,6 +365,10 @@ fn job(
 /// The name of the error of a cell that has failed without an exception.
 fn name_of(cell: &CellOutcome) -> Option<&'static str> {
     Some(match (cell.outcome.status, cell.end) {
+        // Its exit code may be 0.
+        (Status::Success | Status::Error, Some(CellEnd::Died | CellEnd::NotBegun)) => {
+            "InterpreterEnded"
+        }
         (Status::Success, _) => return None,
         (Status::Timeout, _) => "Timeout",
         (Status::OutOfMemory, _) => "OutOfMemory",
@@ -372,7 +376,6 @@ fn name_of(cell: &CellOutcome) -> Option<&'static str> {
         (Status::Killed, _) => "Killed",
         (Status::Error, Some(CellEnd::Interrupted)) => "Interrupted",
         (Status::Error, Some(CellEnd::Exited)) | (Status::Error, None) => "Exit",
-        (Status::Error, Some(CellEnd::Died | CellEnd::NotBegun)) => "InterpreterEnded",
         (Status::Error, Some(CellEnd::Ended | CellEnd::Raised)) => "Error",
     })
 }
