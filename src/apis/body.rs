@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::request::arguments::InvalidArgument;
-use crate::request::values::count_values;
+use crate::request::values::{count_values, with_short_texts};
 
 /// The name of the whole body where a field is named.
 const BODY: &str = "body";
@@ -34,6 +34,13 @@ pub(super) fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, InvalidArgumen
         let message = format!("has more than {MAX_VALUES} keys and values: send data as texts");
         return Err(InvalidArgument::new(BODY, message));
     }
+    if let Some(short) = with_short_texts(body) {
+        read_json::<T>(&short)?;
+    }
+    read_json(body)
+}
+
+fn read_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, InvalidArgument> {
     let json = &mut serde_json::Deserializer::from_slice(body);
     let read = serde_path_to_error::deserialize(&mut *json).map_err(|error| {
         let path = error.path().to_string();
@@ -178,6 +185,9 @@ mod tests {
         let many = format!(r#"{{"seconds": 1, "all": [{}]}}"#, "7,".repeat(MAX_VALUES));
         let error = read::<Fields>(many.as_bytes()).unwrap_err().to_string();
         assert_eq!(error, "body: has more than 100000 keys and values: send data as texts");
+        let wrong = format!(r#"{{"seconds": "aé{}"}}"#, "x".repeat(100_000));
+        let error = read::<Fields>(wrong.as_bytes()).unwrap_err().to_string();
+        assert_eq!(error, r#"seconds: must be a number, and is the text "a""#);
         let long = format!(r#"{{"seconds": "{}, expected f64"}}"#, "é".repeat(1000));
         assert!(read::<Fields>(long.as_bytes()).unwrap_err().message.len() <= MAX_REPEATED);
         let error = read_or_empty::<Fields>(b"").unwrap_err();

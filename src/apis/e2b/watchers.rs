@@ -22,6 +22,9 @@ use crate::web::Refused;
 /// How long a watcher is kept for a client that does not ask for its changes.
 const UNUSED: Duration = Duration::from_secs(600);
 
+/// Most watchers of a sandbox that are asked for their changes. When there are more, the one that was unused longest ends.
+const MAX_WATCHERS: usize = 16;
+
 /// Changes in one answer.
 const MAX_CHANGES: usize = 10_000;
 
@@ -211,7 +214,7 @@ impl Watchers {
     ///
     /// # Errors
     ///
-    /// When the kernel returns no random bytes for the name.
+    /// When the kernel returns no random bytes for the name, or requests use all of the watchers that a sandbox can have.
     pub(super) fn add(
         &self,
         watching: Watching,
@@ -225,7 +228,21 @@ impl Watchers {
         })?;
         let id = hex(&random);
         let watching = Arc::new(tokio::sync::Mutex::new(watching));
-        lock(&self.0).insert(id.clone(), Arc::clone(&watching));
+        {
+            let mut all = lock(&self.0);
+            if all.len() >= MAX_WATCHERS {
+                // The agent watches no more than these, so some of them have ended.
+                let used = |it: &SharedWatching| it.try_lock().map(|it| it.used).ok();
+                let unused = all.iter().filter_map(|(id, it)| Some((used(it)?, id.clone()))).min();
+                let Some((_, unused)) = unused else {
+                    let message =
+                        format!("a sandbox can have {MAX_WATCHERS} watchers: end one of them");
+                    return Err(E2bError::new(ErrorKind::Exhausted, message));
+                };
+                all.remove(&unused);
+            }
+            all.insert(id.clone(), Arc::clone(&watching));
+        }
         let unused = unused(Arc::downgrade(&watching));
         let (watchers, session, added) = (Arc::downgrade(&self.0), Arc::clone(session), id.clone());
         pools.track(async move {

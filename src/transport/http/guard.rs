@@ -203,7 +203,13 @@ impl Guard {
                 // It would no longer be the body's.
                 parts.headers.remove(CONTENT_LENGTH);
             }
-            Err(error) => return Err(refusal(&body, &error).into()),
+            Err(error) => {
+                // It repeats the identifier, which can be as long as the message.
+                let said = message::refusal(&body, &error);
+                share.replace(said.len());
+                let weighed = |body| Body::new(Weighed::new(body, share, None));
+                return Err(refused(said).map(weighed).into());
+            }
         }
         let is_post = parts.method == Method::POST;
         let opened =
@@ -292,7 +298,10 @@ impl Guard {
 
 /// The answer to a message that is refused.
 fn refusal(text: &[u8], error: &ErrorData) -> Response {
-    let body = message::refusal(text, error);
+    refused(message::refusal(text, error))
+}
+
+fn refused(body: Vec<u8>) -> Response {
     (StatusCode::BAD_REQUEST, [(CONTENT_TYPE, "application/json")], body).into_response()
 }
 

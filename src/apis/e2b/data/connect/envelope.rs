@@ -9,10 +9,13 @@ use super::{MAX_MESSAGE, ProtocolError};
 use crate::apis::body::MAX_VALUES;
 use crate::apis::e2b::data::gzip;
 use crate::calls::budget::Share;
-use crate::request::values::count_values;
+use crate::request::values::{count_values, with_short_texts};
 
 /// Bytes before a message: its flags and its length.
 pub(in super::super) const PREFIX: usize = 5;
+
+/// Bytes of memory that it keeps for the next message.
+const MAX_KEPT: usize = 64 << 10;
 
 /// The flag of a message that is compressed.
 pub(super) const COMPRESSED: u8 = 1;
@@ -78,6 +81,10 @@ impl Envelopes {
             Some(parse(message, encoding, share)?)
         };
         self.buffer.drain(..PREFIX + length as usize);
+        // What it keeps is not weighed.
+        if self.buffer.len() < MAX_KEPT && self.buffer.capacity() > MAX_KEPT {
+            self.buffer.shrink_to(MAX_KEPT);
+        }
         Ok(parsed)
     }
 
@@ -155,6 +162,9 @@ fn read<T: DeserializeOwned>(message: &[u8]) -> Result<T, ProtocolError> {
     if count_values(message, MAX_VALUES) > MAX_VALUES {
         return Err(ProtocolError::TooManyValues);
     }
+    if let Some(short) = with_short_texts(message) {
+        serde_json::from_slice::<T>(&short)?;
+    }
     Ok(serde_json::from_slice(message)?)
 }
 
@@ -203,6 +213,15 @@ mod tests {
             envelopes.finish().unwrap();
             assert_eq!(found, texts);
         }
+    }
+
+    #[test]
+    fn the_memory_of_a_long_message_is_not_kept() {
+        let mut envelopes = Envelopes::new(Encoding::Identity);
+        envelopes.push(&envelope(0, format!(r#"{{"text":"{}"}}"#, "x".repeat(1 << 20)).as_bytes()));
+        envelopes.push(&[0]);
+        assert!(envelopes.next::<Text>(&mut share(MAX_MESSAGE)).unwrap().is_some());
+        assert!(envelopes.len() == 1 && envelopes.buffer.capacity() <= MAX_KEPT);
     }
 
     #[test]

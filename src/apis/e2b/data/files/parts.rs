@@ -4,7 +4,7 @@ use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::body::{Body, BodyDataStream, Bytes};
@@ -17,9 +17,16 @@ use crate::apis::e2b::error::{E2bError, ErrorKind};
 /// How long the next piece of a body can take. A client may make a file while it sends it.
 const SILENCE: Duration = Duration::from_secs(60);
 
+/// Bytes that the parser of forms gets at a time.
+const MAX_PIECE: usize = 64 << 10;
+
 /// Bytes of a form that can come before the content of a file: the headers of its part, and what is left of the part before it. It is more
-/// than a piece of a body.
-const MAX_HEADERS: usize = 2 << 20;
+/// than a piece.
+const MAX_HEADERS: usize = 256 << 10;
+
+/// Bytes that the parser can look through for them: with each piece, it looks through all that it has. A form in tiny pieces would cost
+/// minutes.
+const MAX_SEARCHED: usize = 64 << 20;
 
 /// Why the body of an upload can't be received.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -30,7 +37,7 @@ pub(super) enum UploadError {
     Silent,
     #[error("the compressed body can't be decompressed: {0}")]
     Gzip(Arc<io::Error>),
-    #[error("a part of the form has no end of its headers")]
+    #[error("a part of the form has no end of its headers, or they come in too many pieces")]
     Headers,
 }
 
@@ -80,29 +87,53 @@ impl Pieces {
 /// The parts of a form.
 pub(super) struct Parts {
     form: multer::Multipart<'static>,
-    unused: Arc<AtomicUsize>,
+    progress: Arc<Progress>,
 }
 
 /// A file of a form.
 pub(super) struct Part {
     field: multer::Field<'static>,
-    unused: Arc<AtomicUsize>,
+    progress: Arc<Progress>,
+}
+
+/// What the parser has done since it has found something.
+#[derive(Default)]
+struct Progress {
+    /// Bytes that it was given.
+    unused: AtomicUsize,
+    /// Bytes that it has looked through.
+    searched: AtomicUsize,
+}
+
+impl Progress {
+    fn begin(&self) {
+        self.unused.store(0, Ordering::Relaxed);
+        self.searched.store(0, Ordering::Relaxed);
+    }
+
+    /// Counts a piece. Returns whether there can be one more.
+    fn give(&self, bytes: usize) -> bool {
+        let unused = self.unused.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        let searched = self.searched.fetch_add(unused, Ordering::Relaxed) + unused;
+        unused <= MAX_HEADERS && searched <= MAX_SEARCHED
+    }
 }
 
 impl Parts {
     /// For a body with this boundary between its parts.
     pub(super) fn new(pieces: Pieces, boundary: String) -> Self {
-        let unused = Arc::new(AtomicUsize::new(0));
+        let progress = Arc::new(Progress::default());
         let inner = Box::pin(pieces.into_stream());
-        let paced = Paced { inner, unused: Arc::clone(&unused), has_just_given: false };
-        Self { form: multer::Multipart::new(paced, boundary), unused }
+        let rest = Bytes::new();
+        let paced = Paced { inner, rest, progress: Arc::clone(&progress), has_just_given: false };
+        Self { form: multer::Multipart::new(paced, boundary), progress }
     }
 
     /// The next file; `None` after the last one. Fields that are no file have no name for one.
     pub(super) async fn next(&mut self) -> Option<Result<Part, multer::Error>> {
-        self.unused.store(0, Ordering::Relaxed);
+        self.progress.begin();
         match self.form.next_field().await {
-            Ok(field) => Some(Ok(Part { field: field?, unused: Arc::clone(&self.unused) })),
+            Ok(field) => Some(Ok(Part { field: field?, progress: Arc::clone(&self.progress) })),
             Err(error) => Some(Err(error)),
         }
     }
@@ -121,7 +152,7 @@ impl Part {
 
     /// The next piece of its content; `None` at its end.
     pub(super) async fn next(&mut self) -> Option<Result<Bytes, multer::Error>> {
-        self.unused.store(0, Ordering::Relaxed);
+        self.progress.begin();
         self.field.chunk().await.transpose()
     }
 }
@@ -130,8 +161,9 @@ impl Part {
 /// It gets one piece each time, and an error when it uses none of many.
 struct Paced<S> {
     inner: Pin<Box<S>>,
-    /// Bytes that were given since the parser has used some.
-    unused: Arc<AtomicUsize>,
+    /// What was not given yet of the last piece.
+    rest: Bytes,
+    progress: Arc<Progress>,
     has_just_given: bool,
 }
 
@@ -146,15 +178,17 @@ impl<S: Stream<Item = Result<Bytes, UploadError>>> Stream for Paced<S> {
             context.waker().wake_by_ref();
             return Poll::Pending;
         }
-        let polled = self.inner.as_mut().poll_next(context);
-        if let Poll::Ready(Some(Ok(piece))) = &polled {
-            self.has_just_given = true;
-            let before = self.unused.fetch_add(piece.len(), Ordering::Relaxed);
-            if before + piece.len() > MAX_HEADERS {
-                return Poll::Ready(Some(Err(UploadError::Headers)));
+        if self.rest.is_empty() {
+            match ready!(self.inner.as_mut().poll_next(context)) {
+                Some(Ok(piece)) => self.rest = piece,
+                end => return Poll::Ready(end),
             }
         }
-        polled
+        let length = self.rest.len().min(MAX_PIECE);
+        let piece = self.rest.split_to(length);
+        self.has_just_given = true;
+        let can_go_on = self.progress.give(length);
+        Poll::Ready(Some(if can_go_on { Ok(piece) } else { Err(UploadError::Headers) }))
     }
 }
 
@@ -241,8 +275,11 @@ mod tests {
         }
         let endless =
             [&b"--cut\r\nContent-Disposition: "[..], &vec![b'x'; MAX_HEADERS + 1000]].concat();
-        let error = of_form(files(&endless, 10_000).await.unwrap_err());
-        assert!(error.message().contains("no end of its headers"), "{error}");
+        // Each piece costs a look through all before it.
+        for (size, length) in [(10_000, endless.len()), (1, 20_000)] {
+            let error = of_form(files(&endless[..length], size).await.unwrap_err());
+            assert!(error.message().contains("no end of its headers"), "{error}");
+        }
     }
 
     #[tokio::test]

@@ -13,6 +13,9 @@ use crate::apis::e2b::watchers::{Change, Watched};
 /// Deepest listing that a client can ask for.
 const MAX_DEPTH: u32 = 32;
 
+/// Longest path, in bytes: the system takes none that is longer.
+const MAX_PATH: usize = 4096;
+
 /// The last second of the year 9999.
 const LAST_SECOND: i64 = 253_402_300_799;
 
@@ -68,6 +71,12 @@ pub(in super::super) fn path(
     let path = path.unwrap_or_default();
     if path.contains('\0') {
         return Err(InvalidField::new(field, "can't contain a zero byte"));
+    }
+    if path.len() > MAX_PATH {
+        return Err(InvalidField::new(
+            field,
+            "is longer than 4096 bytes, the longest path of the system",
+        ));
     }
     let inside = match path.strip_prefix('~') {
         None => path.as_str(),
@@ -321,6 +330,9 @@ mod tests {
         }
         assert_eq!(path(None, "path").as_deref(), Ok("."));
         assert!(read("~root/a").is_err() && read("a\0").is_err());
+        assert!(
+            read(&"a/".repeat(MAX_PATH / 2)).is_ok() && read(&"a".repeat(MAX_PATH + 1)).is_err()
+        );
     }
 
     #[test]
