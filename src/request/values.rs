@@ -86,7 +86,7 @@ mod tests {
         let short: Value =
             serde_json::from_slice(&with_short_texts(text.as_bytes()).unwrap()).unwrap();
         assert_eq!(short, json!({ "a": [1, "ab", "b"], "ab": "" }));
-        assert_eq!(with_short_texts(json!(["b"; 5000]).to_string().as_bytes()), None);
+        assert_eq!(with_short_texts(json!(vec!["b"; 5000]).to_string().as_bytes()), None);
     }
 
     proptest::proptest! {
