@@ -55,7 +55,8 @@ NOT_DRAWN = {
     "joblib._multiprocessing_helpers:name",
 }
 
-pytestmark = pytest.mark.only_on("embedded")
+# Beside others it takes four times as long, and an import of all modules longer than the server waits for it.
+pytestmark = [pytest.mark.only_on("embedded"), pytest.mark.alone]
 
 
 def language(extension, pool, preload):
