@@ -12,6 +12,7 @@ import json
 import re
 import secrets
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from isolator_ray.client import Failed
 from isolator_ray.cluster import run
@@ -38,34 +39,32 @@ def compute_score(data_source, solution_str, ground_truth, extra_info=None, run=
 
 
 def _cases(program, ground_truth):
-    """For each test case the code, its input, and what it must print: all of it, or at its end if it has no input."""
+    """For each test case the code, its input, and whether what it has printed is right."""
     truth = json.loads(ground_truth) if isinstance(ground_truth, str) else ground_truth
     if truth.get("asserts"):
         return [_asserted(program, statement) for statement in truth["asserts"]]
     inputs, outputs = truth.get("inputs"), truth.get("outputs")
     if not inputs or not outputs or len(inputs) != len(outputs):
         raise ValueError("the ground truth needs inputs and outputs of the same number, or asserts")
-    return [(program, given, expected) for given, expected in zip(inputs, outputs, strict=True)]
+    return [(program, given, partial(_same, expected)) for given, expected in zip(inputs, outputs, strict=True)]
 
 
 def _asserted(program, statement):
     """A program that shows by its last line that it came to its end: one that exits before its test case has not passed."""
     end = secrets.token_hex(16)
-    return f"{program}\n{statement}\nprint('\\n{end}')\n", None, end
+    return f"{program}\n{statement}\nprint('\\n{end}')\n", "", lambda printed: printed.rstrip().endswith(f"\n{end}")
 
 
-def _passes(run, timeout, code, given, expected):
+def _passes(run, timeout, code, given, is_right):
     try:
-        ran = run(code, timeout=timeout, stdin=given or "")
+        ran = run(code, timeout=timeout, stdin=given)
     except Failed:
         # Nothing can run it, such as a program that is too long.
         return False
-    if not ran.ok:
-        return False
-    return _same(ran.stdout, expected) if given is not None else ran.stdout.rstrip().endswith(f"\n{expected}")
+    return ran.ok and is_right(ran.stdout)
 
 
-def _same(printed, expected):
+def _same(expected, printed):
     """Whether two outputs agree but for spaces at the ends of lines, and empty lines at the end."""
 
     def lines(text):

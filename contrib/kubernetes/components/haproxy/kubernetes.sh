@@ -7,10 +7,12 @@
 # with one that nothing has, and gets its name right after the start, from HAProxy itself.
 set -eu
 : "${NODES:?the number of nodes}" "${SERVICE:?the headless service of the nodes}"
+# As the first server line of that configuration has them.
+options=$(sed -n '/^    server n1 /{s/^    server n1 [^ ]* //p;q}' "$1")
 servers=
 number=0
 while [ "$number" -lt "$NODES" ]; do
-    servers="$servers    server isolator-$number 192.0.2.1:8000 tcp-ut 1500 maxconn 1900 resolvers cluster\\n"
+    servers="$servers    server isolator-$number 192.0.2.1:8000 $options resolvers cluster\\n"
     number=$((number + 1))
 done
 # The first server line of each list becomes all of them, and the others go. A pod has its user from the beginning.
